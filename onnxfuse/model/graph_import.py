@@ -48,13 +48,14 @@ def set_type(variable: gs.Variable, type_proto: TypeProto) -> None:
     kind = type_proto.WhichOneof("value")
     if kind is None:
         return
-    variable.type = kind
+    if variable.type != kind:  # setting an attribute of onnx-graphsurgeon's takes longer than to compare it
+        variable.type = kind
     if kind != "tensor_type":
         variable.dtype = variable.shape = None
         return
     tensor_type = type_proto.tensor_type
     dtype = numpy_dtype(tensor_type.elem_type)
-    if dtype is not None:
+    if dtype is not None and variable.dtype is not dtype:
         variable.dtype = dtype
     if tensor_type.HasField("shape"):
         variable.shape = [_dimension(dim) for dim in tensor_type.shape.dim]

@@ -8,6 +8,7 @@ so that what no pass changes is written back as it was.
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def producer_of(tensor: gs.Tensor | None) -> "Node | None":
     return tensor.inputs[0] if tensor is not None and tensor.inputs else None
 
 
+@cache
 def numpy_dtype(data_type: int) -> np.dtype | None:
     """The NumPy (or ml_dtypes) type of a ``TensorProto.DataType``; None where it is undefined or unknown."""
     try:
@@ -278,11 +280,15 @@ def operator_key(node: gs.Node) -> tuple[str, str]:
 
 def subgraphs(node: gs.Node) -> list[gs.Graph]:
     """The graphs in a node's attributes, in the order of the attributes; not those nested in them."""
-    held = [value for value in node.attrs.values() if isinstance(value, (gs.Graph, list))]
-    if not held:  # as nearly always
-        return held
-    listed = [value if isinstance(value, list) else [value] for value in held]
-    return [item for values in listed for item in values if isinstance(item, gs.Graph)]
+    if not node.attrs:
+        return []
+    found: list[gs.Graph] = []
+    for value in node.attrs.values():
+        if isinstance(value, gs.Graph):
+            found.append(value)
+        elif isinstance(value, list) and value and isinstance(value[0], gs.Graph):  # numbers may be many
+            found += value
+    return found
 
 
 def walk(graph: gs.Graph) -> Iterator[gs.Graph]:
@@ -291,5 +297,5 @@ def walk(graph: gs.Graph) -> Iterator[gs.Graph]:
     while pending:
         current = pending.pop()
         yield current
-        inner = [subgraph for node in current.nodes for subgraph in subgraphs(node)]
+        inner = [subgraph for node in current.nodes if node.attrs for subgraph in subgraphs(node)]
         pending.extend(reversed(inner))

@@ -50,7 +50,7 @@ def _are_in_order(nodes: Sequence[gs.Node]) -> bool:
     for node in nodes:
         if not later.isdisjoint(map(id, node.inputs)):
             return False
-        if (captured := captured_tensors(node)) and not later.isdisjoint(map(id, captured)):
+        if node.attrs and (captured := captured_tensors(node)) and not later.isdisjoint(map(id, captured)):
             return False
         later.difference_update(map(id, node.outputs))
     return len(set(map(id, nodes))) == len(nodes)

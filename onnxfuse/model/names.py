@@ -10,7 +10,7 @@ from onnxfuse.model.protos import onnx_graphs
 
 def check_names(model: ModelProto) -> None:
     """Raise OnnxfuseError if a name, an operator, a domain or a symbolic dimension is not UTF-8."""
-    if any(isinstance(name, bytes) for name in _names(model)):
+    if bytes in map(type, _names(model)):
         raise OnnxfuseError("not a valid ONNX model: it has a name that is not UTF-8")
 
 

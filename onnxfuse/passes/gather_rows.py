@@ -76,15 +76,19 @@ class GatherRows:
         if any(_is_needless(node) for graph in model.graphs() for node in graph.nodes):
             FoldShapes().run(model, context)
             FoldConstants().run(model, context)
+            infer(model)  # sizes that the model declares to be one are not taken for that while shapes are folded
 
 
 def _is_needless(node: Node) -> bool:
-    """Whether a node is a view that may be left out: of what another view makes, or to the shape that there is."""
+    """Whether a node is a view that FoldShapes may leave out: a Reshape to its shape, or one beside another view."""
     if standard_op(node) not in VIEWS:
         return False
     before = producer_of(node.inputs[0])
+    beside = "" if before is None else standard_op(before)
+    if beside in VIEWS and "Reshape" in (standard_op(node), beside):
+        return True
     shapes = node.inputs[0].shape, node.outputs[0].shape
-    return (before is not None and standard_op(before) in VIEWS) or (None not in shapes and shapes[0] == shapes[1])
+    return standard_op(node) == "Reshape" and None not in shapes and shapes[0] == shapes[1]
 
 
 @dataclass

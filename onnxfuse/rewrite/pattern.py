@@ -150,7 +150,7 @@ class Ops:
 
 def _in_another_case(op_type: str) -> str | None:
     """The standard operator that ``op_type`` misspells; None if it is one, or like none."""
-    if op_type in _standard_operators().values():
+    if onnx.defs.has(op_type):
         return None
     return _standard_operators().get(op_type.lower())
 

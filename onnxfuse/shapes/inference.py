@@ -112,15 +112,18 @@ def _check_ranks(graphs: Sequence[GraphProto]) -> None:
 
 
 def _found(results: Iterable[ModelProto], count: int) -> list[Types]:
-    """What is known of the tensors of each of ``count`` graphs, of results of which later ones tell more."""
+    """What is known of the tensors of each of ``count`` graphs, of results of which later ones tell more: the last are
+    read first, and what they tell all of is not read again."""
     found: list[Types] = [{} for _ in range(count)]
-    for result in results:
-        for types, graph in zip(found, _graphs(result, count), strict=True):
-            for name, type_proto in _types(graph).items():
+    told: list[set[str]] = [set() for _ in range(count)]
+    for result in reversed(list(results)):
+        for types, known, graph in zip(found, told, _graphs(result, count), strict=True):
+            for info in (*graph.input, *graph.output, *graph.value_info):
+                if (name := info.name) in known:
+                    continue
+                types[name] = [type_proto := info.type, *types.get(name, ())]
                 if _tells_all(type_proto):
-                    types[name] = [type_proto]
-                else:
-                    types.setdefault(name, []).append(type_proto)
+                    known.add(name)
     return found
 
 

@@ -40,24 +40,25 @@ class MissedSizes:
 
     def name(self, graph: gs.Graph) -> None:
         """Names those of one graph, whose types have been inferred."""
-        if not _misses_sizes(graph.nodes):
+        if not _behind_missed(graph.nodes):
             return
         nodes = sorted_nodes(graph)
+        missed = _behind_missed(nodes)
         for _ in range(_ROUNDS):  # what is computed of the sizes of a round gives others in the next
             known = len(self._known)
-            self._name(nodes)
-            if len(self._known) == known or not _misses_sizes(nodes):
+            self._values = ShapeValues(nodes)
+            self._name(missed)
+            missed = _behind_missed(missed)
+            if len(self._known) == known or not missed:
                 break
 
-    def _name(self, nodes: Sequence[Node]) -> None:
-        self._values = ShapeValues(nodes)
-        for node in nodes:
+    def _name(self, missed: Sequence[Node]) -> None:
+        for node in missed:
             for tensor in node.outputs:
-                if tensor.shape is not None and any(map(is_made_up, tensor.shape)):
+                if _is_missed(tensor):
                     tensor.shape = [self._resolved(size) for size in tensor.shape]
-            find = _FOUND.get(standard_op(node) or "")
-            made = node.outputs[0] if node.outputs else None
-            if find is not None and made is not None and made.shape is not None and any(map(is_made_up, made.shape)):
+            find = _FOUND.get(standard_op(node))
+            if find is not None and _is_missed(made := node.outputs[0]):
                 self._learn(made, find(self, node))
 
     def _learn(self, made: gs.Tensor, found: Shape | None) -> None:
@@ -155,10 +156,13 @@ class MissedSizes:
         return [None if place == axis or len(each) != 1 else next(iter(each)) for place, each in enumerate(sizes)]
 
 
-def _misses_sizes(nodes: Iterable[Node]) -> bool:
-    """Whether inference made a symbol up for a size of what some nodes make."""
-    results = (tensor for node in nodes for tensor in node.outputs)
-    return any(tensor.shape is not None and any(map(is_made_up, tensor.shape)) for tensor in results)
+def _behind_missed(nodes: Iterable[Node]) -> list[Node]:
+    """Those of some nodes that make what inference made a symbol up for a size of."""
+    return [node for node in nodes if any(map(_is_missed, node.outputs))]
+
+
+def _is_missed(tensor: gs.Tensor) -> bool:
+    return tensor.shape is not None and any(map(is_made_up, tensor.shape))
 
 
 def _broadcast(shapes: Iterable[Shape | None]) -> Shape | None:

@@ -65,8 +65,10 @@ class ShapeValues:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._elements: dict[int, list[Element]] = {}
         for node in nodes:
-            follow = _FOLLOWED.get(standard_op(node) or "")
-            elements = follow(self, node) if follow is not None and node.inputs and node.outputs else None
+            follow = _FOLLOWED.get(standard_op(node))
+            if follow is None or not node.inputs or not node.outputs or _is_of_floats(node.outputs[0]):
+                continue
+            elements = follow(self, node)
             if elements is not None and len(elements) <= _LONGEST and (len(elements) == 1 or _is_row(node.outputs[0])):
                 self._elements[id(node.outputs[0])] = elements
 
@@ -176,6 +178,11 @@ class ShapeValues:
         if elements is None or len(slices) != 1:
             return None
         return [elements[place] for place in slices[0].places(len(elements))]
+
+
+def _is_of_floats(tensor: gs.Tensor) -> bool:
+    """Whether a tensor is known to have no integers, as nearly all of a model that are not computed from shapes."""
+    return isinstance(tensor.dtype, np.dtype) and tensor.dtype.kind == "f"
 
 
 def _is_row(tensor: gs.Tensor) -> bool:

@@ -8,6 +8,8 @@ from onnxfuse.model.graph import captured_tensors
 
 MAX_NODES = 64
 """Nodes in one region; what follows becomes another."""
+_SEVERAL = 8
+"""Neighbours that are added at once at first."""
 
 
 class Graph:
@@ -62,23 +64,35 @@ def grow(graph: Graph, seed: gs.Node, free: set[int], fits: Callable[[Sequence[g
     one region.
     """
     region = [seed]
-    refused: set[int] = set()
+    # ``fits`` looks at all nodes each time: it is asked of several more at once, for they fit more often than not.
+    several = _SEVERAL
     while len(region) < MAX_NODES:
-        inside = {id(node) for node in region}
-        neighbours = [node for own in region for node in (*graph.producers(own), *graph.consumers(own))]
-        taken = inside | refused
-        candidates = {id(node): node for node in neighbours if id(node) in free and id(node) not in taken}
-        added = False
-        # Those before come first: a reduction further on may want them too, and reads what this region makes.
-        for node in graph.sorted(candidates.values()):
-            larger = graph.sorted([*region, node])
-            if graph.is_convex(larger) and fits(larger):
-                region = larger
-                added = True
+        if several > 1:
+            larger = region
+            for _ in range(min(several, MAX_NODES - len(region))):
+                larger = _larger(graph, larger, free, lambda _nodes: True) or larger
+            if len(larger) == len(region):
                 break
-            refused.add(id(node))
-        if added:
-            refused.clear()
-        elif not candidates:
+            if fits(larger):
+                region, several = larger, 2 * several
+                continue
+        found = _larger(graph, region, free, fits)
+        if found is None:
             break
+        region, several = found, 2
     return region
+
+
+def _larger(
+    graph: Graph, region: list[gs.Node], free: set[int], fits: Callable[[Sequence[gs.Node]], bool]
+) -> list[gs.Node] | None:
+    """A region with the first of its neighbours with which it is convex and ``fits``; None if there is none."""
+    inside = {id(node) for node in region}
+    neighbours = [node for own in region for node in (*graph.producers(own), *graph.consumers(own))]
+    candidates = {id(node): node for node in neighbours if id(node) in free and id(node) not in inside}
+    # Those before come first: a reduction further on may want them too, and reads what this region makes.
+    for node in graph.sorted(candidates.values()):
+        larger = graph.sorted([*region, node])
+        if graph.is_convex(larger) and fits(larger):
+            return larger
+    return None
