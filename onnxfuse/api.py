@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from onnxfuse.check.made_up_inputs import Sizes, resolve_shapes
+from onnxfuse.check.input_shapes import Sizes, resolve_shapes
 from onnxfuse.errors import OnnxfuseError, ParityError
-from onnxfuse.files.model_io import check_output, load, load_proto, parse, read_proto, save, staged
+from onnxfuse.files.model_io import check_output, load, load_again, load_proto, parse, read_proto, save, staged
 from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.fused.functions import finish_functions, more_than_plain
 from onnxfuse.fused.target import CPU
@@ -348,11 +348,9 @@ def checked_source(model: str | Path | bytes | onnx.ModelProto) -> Path | onnx.M
         raise OnnxfuseError(f"a model is given by its path, as a ModelProto or as its bytes, not as {kind}") from error
 
 
-def load_source(source: Path | onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
+def load_source(source: Path | onnx.ModelProto) -> Model:
     """``load`` or ``load_proto``."""
-    if isinstance(source, onnx.ModelProto):
-        return load_proto(source, shapes=shapes)
-    return load(source, shapes=shapes)
+    return load_proto(source) if isinstance(source, onnx.ModelProto) else load(source)
 
 
 def _example(
@@ -375,7 +373,7 @@ def _example(
     if not (found.before.is_symbolic() or found.after.is_symbolic()):
         return found
     try:
-        models = (inlined(load_source(model, sizes or None), sizes or None) for model in (source, candidate))
+        models = (inlined(load_again(model, sizes or None), sizes or None) for model in (source, candidate))
         before, after = counts_for(models, sizes)
         return Example(sizes, before, after, symbols)
     except OnnxfuseError:  # ONNX Runtime takes more shapes than onnx's inference; counts are not worth an error

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto
 
+from onnxfuse.check.input_shapes import size_name
 from onnxfuse.check.tensor_facts import Facts, Graph, attributes, is_standard, key_of
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.model.graph import Model
@@ -32,12 +33,6 @@ _WINDOW = re.compile("window", re.IGNORECASE)
 _POSITION = re.compile("position", re.IGNORECASE)
 
 Dim = int | str | None
-
-
-def size_name(spec: InputSpec, axis: int) -> str | None:
-    """The name of the size of an input along an axis; None if the model fixes it."""
-    dim = None if spec.shape is None else spec.shape[axis]
-    return None if isinstance(dim, int) else dim or f"{spec.name}[{axis}]"
 
 
 def sizes_of(specs: list[InputSpec], shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import onnx
 
-from onnxfuse.check.dynamic_sizes import size_name
+from onnxfuse.check.input_shapes import size_name
 from onnxfuse.check.tensor_facts import Graph
 from onnxfuse.run.inputs import InputSpec
 

@@ -1,36 +1,24 @@
 """Inputs to run a model on, made up so that they are realistic for its signature."""
 
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from types import MappingProxyType
 
 import numpy as np
 import onnx
 
 from onnxfuse.check.drawn_values import drawn, is_image
-from onnxfuse.check.dynamic_sizes import DynamicSizes, size_name, sizes_of
+from onnxfuse.check.dynamic_sizes import DynamicSizes, sizes_of
 from onnxfuse.check.input_advice import advice
+from onnxfuse.check.input_shapes import MANY_ELEMENTS, Sizes, resolve_shapes, role_of, size_name
 from onnxfuse.check.input_values import Purposes
 from onnxfuse.check.larger_sizes import Goals, alternatives, beyond
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.given_shapes import Shapes, symbol_sizes
 from onnxfuse.run.inputs import OF_TENSORS, InputSet, InputSpec, with_article
 from onnxfuse.run.sessions import SessionError, Value
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What to put in place of dynamic dimensions, by what they seem to be."""
-
-    batch: int = 1
-    channels: int = 3
-    spatial: int = 64
-    length: int = 32
-
 
 _SIZES = (
     Sizes(),
@@ -47,18 +35,10 @@ BENCHMARK_SIZES = (Sizes(spatial=224, length=128), *_SIZES)
 
 _INTEGER_BOUNDS = (16, 2, 1)
 """Integers that index something must stay below a bound that the signature does not tell."""
-_BATCH = re.compile(r"batch|^n$|^b$|^bs$", re.IGNORECASE)
-_SPATIAL = re.compile(r"height|width|^h$|^w$", re.IGNORECASE)
-_LENGTH = re.compile(r"seq|len|time|token|frame|sample", re.IGNORECASE)
-_STATE = re.compile(r"state|hidden|^[hc]_?[0n]$", re.IGNORECASE)
-
 _MOST_BYTES = 1 << 31
 """In all made-up inputs together."""
 _MOST_DIMENSIONS = 64
 """Of an array of NumPy's."""
-_MANY = 1 << 25
-"""Elements in all inputs, or in all outputs, beyond which there is only the first kind of values, for all are held at
-once; and in an input beyond which its dynamic dimensions shrink."""
 _MOST_SECONDS = 5.0
 """That a run with larger sizes may take."""
 _MOST_SIZES = 4
@@ -154,7 +134,7 @@ class _Maker:
 
     def is_large(self) -> bool:
         """Whether the last inputs, or the outputs for them, have so many elements that there are to be no more."""
-        return self._elements > _MANY
+        return self._elements > MANY_ELEMENTS
 
     def ways(self, candidates: tuple[Sizes, ...]) -> Iterator[tuple[_Way, Sizes]]:
         """What to try, one after the other."""
@@ -266,7 +246,7 @@ class _Maker:
             for spec in self._specs
             if spec.name not in fixed and spec.shape is not None
             for axis, size in enumerate(shapes[spec.name])
-            if (name := size_name(spec, axis)) and name not in fixed and _role(spec, axis) != "batch"
+            if (name := size_name(spec, axis)) and name not in fixed and role_of(spec, axis) != "batch"
         }
 
     def _towards(
@@ -295,81 +275,13 @@ class _Maker:
     def _is_quick(self, goal: Mapping[str, int], now: Mapping[str, int]) -> bool:
         """Whether a run, which may take four times as long with twice the size, will not take too long."""
         growth = max((size / max(now[name], 1) for name, size in goal.items()), default=1.0)
-        return self._seconds * growth**2 <= _MOST_SECONDS and self._elements * growth <= _MANY
+        return self._seconds * growth**2 <= _MOST_SECONDS and self._elements * growth <= MANY_ELEMENTS
 
     def _made_with(self, way: _Way, sizes: Sizes, fixed: Mapping[str, int], bound: int) -> Made | None:
         larger = replace(way, fixed={**way.fixed, **fixed})
-        if sum(math.prod(shape) for shape in self._resolved(larger, sizes).values()) > _MANY:
+        if sum(math.prod(shape) for shape in self._resolved(larger, sizes).values()) > MANY_ELEMENTS:
             return None
         return self._made(larger, sizes, "normal", bound)
-
-
-def resolve_shapes(
-    specs: list[InputSpec], shapes: Shapes, sizes: Sizes, fixed: Mapping[str, int] = MappingProxyType({})
-) -> Shapes:
-    """A shape for every input: the user's, else the model's with ``sizes`` for its dynamic dimensions, but those that
-    are ``fixed`` by their names (``onnxfuse.check.dynamic_sizes``)."""
-    symbols = symbol_sizes(specs, shapes)
-    open_ones = {name: size for name, size in fixed.items() if name not in symbols}
-    largest = {spec.name: _largest(spec, sizes) for spec in specs}
-    crowded: dict[str, int] = {}  # the least of these for each symbol, which other inputs may have too
-    for spec in specs:
-        for dim in spec.shape or ():
-            if isinstance(dim, str):
-                crowded[dim] = min(largest[spec.name], crowded.get(dim, largest[spec.name]))
-    resolved: Shapes = {}
-    for spec in specs:
-        if spec.name in shapes:
-            resolved[spec.name] = shapes[spec.name]
-            continue
-        concrete = []
-        for axis, dim in enumerate(spec.shape if spec.shape is not None else (None,)):
-            if isinstance(dim, int):
-                concrete.append(dim)
-                continue
-            if (name := size_name(spec, axis)) and name in open_ones:
-                concrete.append(open_ones[name])
-                continue
-            size = min(_size(spec, axis, sizes), largest[spec.name])
-            concrete.append(size if dim is None else symbols.setdefault(dim, min(size, crowded[dim])))
-        resolved[spec.name] = tuple(concrete)
-    return resolved
-
-
-def _size(spec: InputSpec, axis: int, sizes: Sizes) -> int:
-    """A size for the dynamic dimension ``axis``."""
-    size: int = getattr(sizes, _role(spec, axis))
-    return size
-
-
-def _role(spec: InputSpec, axis: int) -> str:
-    """Which of ``Sizes`` the dynamic dimension ``axis`` is, by its name, else by where it stands."""
-    dims: tuple[int | str | None, ...] = spec.shape or (None,)
-    name = str(dims[axis] or "")
-    if _BATCH.search(name):
-        return "batch"
-    if _SPATIAL.search(name):
-        return "spatial"
-    if _LENGTH.search(name):
-        return "length"
-    # The state of a recurrent network is laid out (layers, batch, features).
-    if axis == (1 if len(dims) == 3 and isinstance(dims[0], int) and _STATE.search(spec.name) else 0):
-        return "batch"
-    if len(dims) >= 4:
-        channels_last = isinstance(dims[-1], int) and dims[-1] <= 4
-        return "channels" if axis == 1 and not channels_last else "spatial"
-    return "length"
-
-
-def _largest(spec: InputSpec, sizes: Sizes) -> int:
-    """The largest size for a dynamic dimension: small where they would fill the memory together."""
-    dims = (None,) if spec.shape is None else spec.shape
-    fixed = math.prod(dim for dim in dims if isinstance(dim, int))
-    dynamic = [_size(spec, axis, sizes) for axis, dim in enumerate(dims) if not isinstance(dim, int)]
-    largest = 8 if len(dynamic) > 5 else max(dynamic, default=1)
-    while largest > 1 and fixed * math.prod(min(size, largest) for size in dynamic) > _MANY:
-        largest //= 2
-    return largest
 
 
 def _is_integer(spec: InputSpec) -> bool:

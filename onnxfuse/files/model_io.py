@@ -44,18 +44,17 @@ _PROTOBUF_MARGIN = 64 << 20
 """Room left for everything in a model file that is not tensor data."""
 
 
-def load(path: str | Path, *, shapes: inference.Shapes | None = None) -> Model:
+def load(path: str | Path) -> Model:
     """Read, check and infer the model in a file.
 
-    ``shapes`` gives graph inputs other shapes for the analysis.  Raises OnnxfuseError, one line that names
-    the file, when it cannot be read, is no valid ONNX model of a version that the installed onnx knows, has a
-    cycle or types that do not check, or has external data that is missing, too short or outside the model's
-    directory.  Unknown operator domains are no error.
+    Raises OnnxfuseError, one line that names the file, when it cannot be read, is no valid ONNX model of a version that
+    the installed onnx knows, has a cycle or types that do not check, or has external data that is missing, too short or
+    outside the model's directory.  Unknown operator domains are no error.
     """
     path = Path(path)
     with _naming(path):
         proto, stored = _read_model(path)
-        return load_proto(proto, path=path, shapes=shapes, stored=stored)
+        return load_proto(proto, path=path, stored=stored)
 
 
 def read_proto(path: str | Path) -> ModelProto:
@@ -124,7 +123,6 @@ def load_proto(
     proto: ModelProto,
     *,
     path: str | Path | None = None,
-    shapes: inference.Shapes | None = None,
     stored: Mapping[str, tensor_data.Stored] = tensor_data.NOTHING_STORED,
 ) -> Model:
     """``load`` for a model already in memory, which is kept and must not be changed from now on.
@@ -146,7 +144,22 @@ def load_proto(
         raise OnnxfuseError("not a valid ONNX model: it has a name or a text that is not UTF-8") from error
     _check_structure(light)
     check_inlining(proto)
-    inference.run(model, light, shapes, check_types=True)
+    inference.run(model, light, None, check_types=True)
+    return model
+
+
+def load_again(source: Path | ModelProto, shapes: inference.Shapes | None) -> Model:
+    """``load`` or ``load_proto`` of a model that one of them has taken before, or that was written here.
+
+    What they check is not checked again.  ``shapes`` gives graph inputs other shapes for the analysis.
+    """
+    if isinstance(source, ModelProto):
+        model = Model.from_proto(source)
+    else:
+        with _naming(source):
+            proto, stored = _read_model(source)
+            model = Model.from_proto(proto, source, stored)
+    inference.infer(model, shapes)
     return model
 
 

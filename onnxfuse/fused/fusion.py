@@ -8,8 +8,6 @@ from typing import Any
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxfuse.cuda.elementwise.access import expected_access
-from onnxfuse.cuda.elementwise.parts import parts_of
 from onnxfuse.fused.functions import add_function
 from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, FAST_MATH_KEY, NODES_KEY, OPSET_VERSION, Kind
 from onnxfuse.model.graph import Model, Node
@@ -118,6 +116,9 @@ def _described(name: str, fusion: Fusion, one_space: bool) -> FusedRegion:
 
 def _skeleton(program: str, inputs: Sequence[gs.Tensor]) -> str:
     """How the kernel of an elementwise Program works, if that is not plainly."""
+    from onnxfuse.cuda.elementwise.access import expected_access
+    from onnxfuse.cuda.elementwise.parts import parts_of
+
     with suppress(ProgramError):  # of shapes that do not fit, for which nothing is known
         parsed, shapes = Program.parse(program), [tensor.shape for tensor in inputs]
         if parts := parts_of(parsed, shapes):

@@ -54,9 +54,6 @@ class ConvLayoutPass:
 
     def run(self, model: Model, context: PassContext) -> None:
         """Runs the groups of rules one after the other."""
-        operators = {node.op for graph in model.graphs() for node in graph.nodes}
-        if "Conv" not in operators:
-            return
         if not context.on.blocked_images():
             infer(model)
             RulePass([rule() for rule in _IN_ANY_LAYOUT], NAME).run(model, context)

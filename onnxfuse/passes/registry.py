@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
@@ -225,43 +225,75 @@ def _named(made: Any, name: str | None, description: str) -> Pass:
     return result
 
 
-_BUILTIN_PASSES = {
-    "inline-functions": "onnxfuse.passes.inline_functions:InlineFunctions",
-    "widen-float16": "onnxfuse.passes.widen_float16:WidenFloat16",
-    "fold-constants": "onnxfuse.passes.fold_constants:FoldConstants",
-    "fold-shapes": "onnxfuse.passes.fold_shapes:FoldShapes",
-    "cancel-transposes": "onnxfuse.passes.cancel_transposes:CancelTransposes",
-    "slow-operators": "onnxfuse.passes.slow_operators:SlowOperators",
-    "merge-duplicates": "onnxfuse.passes.merge_duplicates:MergeDuplicates",
-    "fuse-squeeze-excite": "onnxfuse.fused.squeeze_excite.fuse_squeeze_excite:FuseSqueezeExcite",
-    "conv-layout": "onnxfuse.passes.conv_layout:ConvLayoutPass",
-    "fold-affine": "onnxfuse.passes.fold_affine:FoldAffine",
-    "fuse-attention": "onnxfuse.fused.attention.fuse_attention:FuseAttention",
-    "fuse-row-products": "onnxfuse.fused.matmul.row_products:FuseRowProducts",
-    "merge-products": "onnxfuse.fused.products.merge_products:MergeProducts",
-    "gather-rows": "onnxfuse.passes.gather_rows:GatherRows",
-    "split-conv-bias": "onnxfuse.fused.conv.split_conv_bias:SplitConvBias",
-    "split-product-bias": "onnxfuse.fused.products.biases:SplitProductBias",
-    "turn-products": "onnxfuse.fused.products.turned:TurnProducts",
-    "fuse-conv": "onnxfuse.fused.conv.fuse_conv:FuseConv",
-    "channels-last": "onnxfuse.fused.nhwc.channels_last:ChannelsLast",
-    "fuse-reductions": "onnxfuse.fused.reduction.fuse_reductions:FuseReductions",
-    "fuse-normalization": "onnxfuse.fused.normalization.fuse_normalization:FuseNormalization",
-    "fuse-matmul": "onnxfuse.fused.matmul.fuse_matmul:FuseMatMul",
-    "fuse-elementwise": "onnxfuse.fused.elementwise.fuse_elementwise:FuseElementwise",
-    "join-product-bias": "onnxfuse.fused.products.biases:JoinProductBias",
+class _BuiltinPass:
+    """A pass of the package, imported when it is first asked for more than its name or has something to work on.
+
+    ``place`` is that of its class, as an entry point gives it.  A model without a node of each of the groups of
+    ``operators``, of whatever domain, has nothing for it.
+    """
+
+    def __init__(self, name: str, place: str, *operators: Set[str]) -> None:
+        self.name = name
+        self._place = place
+        self._operators = operators
+
+    @cached_property
+    def _made(self) -> Pass:
+        module, _, name = self._place.partition(":")
+        made: Pass = getattr(import_module(module), name)()
+        return made
+
+    @property
+    def description(self) -> str:
+        """That of its class."""
+        return self._made.description
+
+    def run(self, model: Model, context: PassContext) -> None:
+        """Runs it, if there is anything for it."""
+        if self._operators:
+            present = {node.op for graph in model.graphs() for node in graph.nodes}
+            if any(present.isdisjoint(group) for group in self._operators):
+                return
+        self._made.run(model, context)
+
+
+_BUILTIN_PASSES: dict[str, tuple[Any, ...]] = {
+    "inline-functions": ("onnxfuse.passes.inline_functions:InlineFunctions",),
+    "widen-float16": ("onnxfuse.passes.widen_float16:WidenFloat16",),
+    "fold-constants": ("onnxfuse.passes.fold_constants:FoldConstants",),
+    "fold-shapes": ("onnxfuse.passes.fold_shapes:FoldShapes",),
+    "cancel-transposes": ("onnxfuse.passes.cancel_transposes:CancelTransposes",),
+    "slow-operators": ("onnxfuse.passes.slow_operators:SlowOperators",),
+    "merge-duplicates": ("onnxfuse.passes.merge_duplicates:MergeDuplicates",),
+    "fuse-squeeze-excite": (
+        "onnxfuse.fused.squeeze_excite.fuse_squeeze_excite:FuseSqueezeExcite",
+        {"Conv"},
+        {"GlobalAveragePool", "ReduceMean"},
+    ),
+    "conv-layout": ("onnxfuse.passes.conv_layout:ConvLayoutPass", {"Conv"}),
+    "fold-affine": ("onnxfuse.passes.fold_affine:FoldAffine",),
+    "fuse-attention": ("onnxfuse.fused.attention.fuse_attention:FuseAttention", {"Softmax", "Attention"}),
+    "fuse-row-products": ("onnxfuse.fused.matmul.row_products:FuseRowProducts",),
+    "merge-products": ("onnxfuse.fused.products.merge_products:MergeProducts",),
+    "gather-rows": ("onnxfuse.passes.gather_rows:GatherRows",),
+    "split-conv-bias": ("onnxfuse.fused.conv.split_conv_bias:SplitConvBias",),
+    "split-product-bias": ("onnxfuse.fused.products.biases:SplitProductBias",),
+    "turn-products": ("onnxfuse.fused.products.turned:TurnProducts",),
+    "fuse-conv": ("onnxfuse.fused.conv.fuse_conv:FuseConv",),
+    "channels-last": ("onnxfuse.fused.nhwc.channels_last:ChannelsLast",),
+    "fuse-reductions": ("onnxfuse.fused.reduction.fuse_reductions:FuseReductions",),
+    "fuse-normalization": (
+        "onnxfuse.fused.normalization.fuse_normalization:FuseNormalization",
+        {"LayerNormalization", "RMSNormalization", "ReduceMean"},
+    ),
+    "fuse-matmul": ("onnxfuse.fused.matmul.fuse_matmul:FuseMatMul", {"MatMul", "Gemm"}),
+    "fuse-elementwise": ("onnxfuse.fused.elementwise.fuse_elementwise:FuseElementwise",),
+    "join-product-bias": ("onnxfuse.fused.products.biases:JoinProductBias",),
 }
-"""The passes of the package in the order in which they run, and where each is: imported when it is first asked for."""
+"""The passes of the package in the order in which they run, and for each the arguments of a ``_BuiltinPass``."""
 _BUILTIN = tuple(_BUILTIN_PASSES)
 _FUSING = _BUILTIN[_BUILTIN.index("fuse-attention") :]
 """The passes before which others run by default."""
-
-
-def _made(place: str) -> Pass:
-    """The pass of a class that is given as an entry point gives it."""
-    module, _, name = place.partition(":")
-    made: Pass = getattr(import_module(module), name)()
-    return made
 
 
 def default_registry(
@@ -271,8 +303,8 @@ def default_registry(
     them.
     """
     registry = Registry(entry_point_source)
-    for name, place in _BUILTIN_PASSES.items():
-        registry.add_factory(name, partial(_made, place))
+    for name, arguments in _BUILTIN_PASSES.items():
+        registry.add_factory(name, partial(_BuiltinPass, name, *arguments))
     return registry
 
 

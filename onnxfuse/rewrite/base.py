@@ -68,8 +68,13 @@ class Pass(Protocol):
     alone and says why with ``context.refused``.
     """
 
-    name: str
-    description: str
+    @property
+    def name(self) -> str:
+        """What users call it."""
+
+    @property
+    def description(self) -> str:
+        """What it does, in one line."""
 
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrites ``model`` in place."""

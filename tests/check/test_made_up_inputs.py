@@ -3,7 +3,8 @@
 import numpy as np
 import onnx
 
-from onnxfuse.check.made_up_inputs import Sizes, make_inputs, resolve_shapes
+from onnxfuse.check.input_shapes import Sizes, resolve_shapes
+from onnxfuse.check.made_up_inputs import make_inputs
 from onnxfuse.run.inputs import InputSpec
 
 F32 = onnx.TensorProto.FLOAT

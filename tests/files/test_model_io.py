@@ -19,9 +19,9 @@ def small(tmp_path) -> Path:
 
 
 def test_load_and_save_give_the_same_model(small, tmp_path):
-    model = model_io.load(str(small), shapes={"x": [2, 3]})
+    model = model_io.load(str(small))
     assert model.path == small
-    assert model.graph.nodes[0].outputs[0].shape == [2, 3]
+    assert model.graph.nodes[0].outputs[0].shape == ["N", 3]
     assert model.graph.nodes[0].outputs[0].dtype == np.float32
     model_io.save(model, tmp_path / "out.onnx")
     assert onnx.load(tmp_path / "out.onnx") == small_model()
@@ -30,6 +30,12 @@ def test_load_and_save_give_the_same_model(small, tmp_path):
 
 def test_a_model_in_memory():
     assert model_io.load_proto(small_model()).graph.nodes[1].outputs[0].shape == ["N", 3]
+
+
+def test_a_model_for_other_shapes_of_its_inputs(small):
+    for source in (small, small_model()):
+        model = model_io.load_again(source, {"x": [2, 3]})
+        assert model.graph.nodes[1].outputs[0].shape == [2, 3]
 
 
 def test_unknown_domains_and_unknown_ranks_are_no_error(tmp_path):

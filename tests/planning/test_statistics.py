@@ -6,7 +6,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
-from onnxfuse.files.model_io import load_proto
+from onnxfuse.files.model_io import load_again, load_proto
 from onnxfuse.planning.example_counts import counts_for
 from onnxfuse.planning.outlines import outline
 from onnxfuse.planning.statistics import Statistics, collect
@@ -117,11 +117,9 @@ def test_shapes_that_a_model_computes_are_followed_for_given_inputs() -> None:
         model.graph.initializer.append(numpy_helper.from_array(np.array(values), name))
     assert collect(load_proto(model)).is_symbolic()
     shapes = {"x": (5, 4, 3)}
-    one, made = counts_for(
-        [load_proto(model, shapes=shapes), load_proto(onnxfuse.optimize(model).model, shapes=shapes)], shapes
-    )
+    one, made = counts_for([load_again(each, shapes) for each in (model, onnxfuse.optimize(model).model)], shapes)
     assert one.bytes_elementwise.terms == {(): 4 * 60 * 4} and made.bytes_elementwise.terms == {(): 2 * 60 * 4}
-    (alone,) = counts_for([load_proto(onnxfuse.optimize(model).model, shapes=shapes)], shapes)
+    (alone,) = counts_for([load_again(onnxfuse.optimize(model).model, shapes)], shapes)
     assert alone == made
 
 

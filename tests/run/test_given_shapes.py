@@ -3,7 +3,7 @@
 import onnx
 import pytest
 
-from onnxfuse.check.made_up_inputs import Sizes, resolve_shapes
+from onnxfuse.check.input_shapes import Sizes, resolve_shapes
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.given_shapes import fit_shapes, parse_shapes, symbol_sizes
 from onnxfuse.run.inputs import InputSpec

@@ -50,8 +50,6 @@ class FuseAttention:
         """Rewrite ``model`` in place and record every block."""
         if ATTENTION not in context.on.kinds or model.opsets.get("", 0) < INTEGERS_OPSET:  # Reshape has shapes
             return
-        if not any(standard_op(node) in _FORMS for graph in model.graphs() for node in graph.nodes):
-            return
         infer(model)
         write_position_masks(model, context)
         simplify_heads(model, context)
@@ -80,7 +78,7 @@ def _plan(model: Model, graph: gs.Graph, context: PassContext) -> list[Attention
     )
     found = []
     for node in graph.nodes:
-        form = _FORMS.get(standard_op(node) or "")
+        form = _FORMS.get(standard_op(node))
         if form is None:
             continue
         try:

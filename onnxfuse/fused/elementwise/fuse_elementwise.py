@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.elementwise.apart import Apart
-from onnxfuse.fused.elementwise.horizontal import Horizontal
 from onnxfuse.fused.elementwise.into_concat import IntoConcat, copying
 from onnxfuse.fused.elementwise.joined_programs import JoinError
 from onnxfuse.fused.elementwise.through_views import NAME, ThroughViews
@@ -203,6 +202,8 @@ class _Planner:
         self, plan: Plan, nodes: list[gs.Node], regions: list[list[gs.Node]], layout: ConvLayout | None
     ) -> None:
         """Let small fusions of a plan, and nodes that are fused with nothing else, become parts of one."""
+        from onnxfuse.fused.elementwise.horizontal import Horizontal
+
         assert self._cuda is not None
         lone = self._lone(plan, nodes, regions, layout)
         plan.fusions = Horizontal(

@@ -59,8 +59,6 @@ class FuseMatMul:
             return
         if not context.everything and not context.on.fast_products():
             return
-        if not any(multiplies(node) for graph in model.graphs() for node in graph.nodes):
-            return
         turn_shared_weights(model)
         infer(model)
         planner = _Planner(model, context)

@@ -28,7 +28,6 @@ FEW_ELEMENTS = "it has so few elements that ONNX Runtime's own kernel is as fast
 
 _BEFORE = ("Add", "Sub", "Mul", "Div")
 """What makes the rows of a residual, a bias and the scale of a layer."""
-_OPERATORS = ("LayerNormalization", "RMSNormalization", "ReduceMean")
 _FEW = 512
 _SHORT_ROW = 16
 """Elements of a row, below which a Program takes its time to repeat what is the same in each."""
@@ -81,8 +80,6 @@ class FuseNormalization:
     def run(self, model: Model, context: PassContext) -> None:
         """Rewrite ``model`` in place and record every normalization."""
         if NORMALIZATION not in context.on.kinds or "" not in model.opsets:
-            return
-        if not any(standard_op(node) in _OPERATORS for graph in model.graphs() for node in graph.nodes):
             return
         infer(model)
         planner = _Planner(model, context)

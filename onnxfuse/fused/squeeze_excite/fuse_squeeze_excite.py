@@ -10,7 +10,6 @@ from onnxfuse.fused.fusion import emit_all
 from onnxfuse.fused.kinds import SQUEEZE_EXCITE
 from onnxfuse.fused.squeeze_excite.squeeze_blocks import SqueezeBlock, SqueezeBlocks, SqueezeFusion, fuse_squeeze_excite
 from onnxfuse.model.graph import Model, sorted_nodes
-from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic
 from onnxfuse.ort.ort_layout import ConvLayout
@@ -44,9 +43,6 @@ class FuseSqueezeExcite:
         if SQUEEZE_EXCITE not in context.on.kinds or "" not in model.opsets:
             return
         if cpu_chooser(context).policy is ConvPolicy.NONE:
-            return
-        operators = {standard_op(node) for graph in model.graphs() for node in graph.nodes}
-        if "Conv" not in operators or not operators & {"GlobalAveragePool", "ReduceMean"}:
             return
         if not all(_is_known(tensor) for tensor in _made(model)):
             infer(model)
