@@ -26,7 +26,9 @@ constexpr int64_t kLargeBlockElements = 2048;
 constexpr int64_t kBlockBytes = 128 << 10;
 // Blocks are a multiple of so many, where they are more than one: as many for each of a few threads.
 constexpr int64_t kEvenBlocks = 4;
+// As many bytes of columns; more where these are not in the caches, for long runs of a row are what the processor reads ahead.
 constexpr int64_t kColumnBytes = 512 << 10;
+constexpr int64_t kFarColumnBytes = 2 << 20;
 // What follows depends on shapes alone, or else results would differ from one machine to the next.
 // What a row keeps at most: longer ones are read again.
 constexpr int64_t kMostKept = 640 << 10;
@@ -40,7 +42,7 @@ constexpr int64_t kLeastColumns = 256;
 constexpr int64_t kMostColumns = 2048;
 // At most where nothing is kept of them, and the longest that are summed from first to last then, and not in parts; about so many
 // elements of a block are computed and reduced together.
-constexpr int64_t kMostPassing = 1024;
+constexpr int64_t kMostPassing = 4096;
 constexpr int64_t kLongestColumn = 4096;
 constexpr int64_t kGroupElements = 4096;
 
@@ -232,16 +234,16 @@ class BlockPlanner {
   bool lay_out_columns(int64_t touched) {
     const NestGeometry& geometry = blocks_.geometry;
     const int64_t segments = geometry.segment_count;
-    // Of what only passes, two blocks for each thread: what a column comes to does not depend on how many are in a block.
+    // Two blocks for each thread at least, and of what only passes: what a column comes to does not depend on how many are in a
+    // block.
     const bool passes = reads_once() && !again_;
-    const int64_t most = passes ? std::min(geometry.results() / (2 * processors()), kMostPassing)
-                                : std::min(kColumnBytes / touched / segments, kMostColumns);
-    int64_t columns = std::min(geometry.columns, std::max(most / 16 * 16, kLeastColumns));
-    // An even share of columns for each block.
-    const int64_t strips = divide_up(geometry.columns, columns);
-    columns = std::min(geometry.columns, round_up(divide_up(geometry.columns, strips), int64_t{16}));
+    const int64_t share = geometry.results() / (2 * processors());
+    const auto columns_of = [&](int64_t bytes) { return std::min(bytes / touched / segments, kMostColumns); };
+    int64_t columns = even_columns(passes ? std::min(share, kMostPassing) : columns_of(kColumnBytes));
     const bool few = geometry.results() < kLeastColumns * 4 && segments >= 1024;
     const bool too_long = segments > (passes ? kLongestColumn : kMostKept / touched / columns);
+    const bool far = !passes && !again_ && !is_in_caches(elements() * static_cast<double>(touched));
+    if (far) columns = std::max(columns, even_columns(std::min(share, columns_of(kFarColumnBytes))));
     if (!again_ && (few || too_long)) return false;
     if (again_) {
       blocks_.part = std::max(round_up(kPartElements / columns, kReducedRows), int64_t{16});
@@ -254,6 +256,13 @@ class BlockPlanner {
     blocks_.shared = again_ && few && leaves_threads_idle();
     kept_elements_ = (again_ ? blocks_.part : segments) * columns;
     return true;
+  }
+
+  // Of blocks of at most so many columns, unless that is too few: an even share of all columns for each.
+  int64_t even_columns(int64_t most) const {
+    const int64_t all = blocks_.geometry.columns;
+    const int64_t columns = std::min(all, std::max(most / 16 * 16, kLeastColumns));
+    return std::min(all, round_up(divide_up(all, divide_up(all, columns)), int64_t{16}));
   }
 
   // Whether all that is computed of elements is of the first phase.
