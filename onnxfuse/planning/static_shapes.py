@@ -31,12 +31,12 @@ def make_static(model: Model, specs: Sequence[InputSpec], shapes: Shapes, contex
     export = static.export(whole=False)
     proto = export.proto
     known = {tensor.name: tensor.shape for tensor in static.graph.outputs}
-    declared = {tensor.name: tensor.shape for tensor in model.graph.outputs}
+    declared = {output.name: output.type.tensor_type for output in model.export(light=True).proto.graph.output}
     for output in proto.graph.output:
         if output.type.HasField("tensor_type"):
             shape = known.get(output.name)
-            if shape is None and (rank := declared.get(output.name)) is not None:
-                shape = [None] * len(rank)
+            if shape is None and declared[output.name].HasField("shape"):
+                shape = [None] * len(declared[output.name].shape.dim)
             if shape is not None:
                 _set_shape(output, shape)
     return load_proto(proto, path=model.path, stored=export.stored)

@@ -103,6 +103,17 @@ def test_sequences_stay_as_they_are() -> None:
     assert dims(static.graph.input[1]) == [3, 4]
 
 
+def test_outputs_keep_the_ranks_that_nothing_tells() -> None:
+    """Of parts without the dimension along which they were taken ONNX and ONNX Runtime have different shapes."""
+    model = parser.parse_model(
+        HEADER + "(float[n, 4] x) => (float[k] y) <int64 parts = {1}, int64 first = {0}> {"
+        " a = Relu(x) s = SplitToSequence <keepdims = 0> (a, parts) y = SequenceAt(s, first) }"
+    )
+    static = onnxfuse.optimize(model, "cpu", shapes={"x": (3, 4)}, static=True).model
+    onnx.checker.check_model(static)
+    assert len(static.graph.output[0].type.tensor_type.shape.dim) == 1
+
+
 def test_the_given_model_stays_dynamic() -> None:
     model = heads()
     before = model.SerializeToString(deterministic=True)
