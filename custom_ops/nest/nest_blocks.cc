@@ -344,6 +344,7 @@ class BlockPlanner {
 
   // What is fetched while the block before is computed, a little before each pass over elements and each reduction, or part.
   void find_fetched() {
+    if (is_split() && !blocks_.geometry.by_columns) return;  // in a long row the processor reads ahead itself, and faster
     int64_t moments = 0;
     for (const BlockPhase& phase : blocks_.phases) {
       moments += static_cast<int64_t>(phase.reductions.size()) + (phase.elements.plan != nullptr ? 1 : 0);
@@ -362,7 +363,7 @@ class BlockPlanner {
     const bool near = blocks_.fetching_chains > 0 ? bytes < kNearTimes * level2 : is_in_caches(static_cast<double>(bytes));
     const bool passes = blocks_.group > 0 && reads_once();
     if (near || (block > level2 / 2 && !passes)) blocks_.fetched.clear();
-    if (is_split()) moments = std::max<int64_t>((blocks_.geometry.by_columns ? 1 : blocks_.parts) * pass_count(), 1);
+    if (is_split()) moments = std::max<int64_t>(pass_count(), 1);
     blocks_.fetched_at_once = round_up(divide_up(kept_elements_, std::max<int64_t>(moments, 1)), int64_t{16});
     if (blocks_.group > 0) {
       const int64_t segments = blocks_.geometry.segment_count;
