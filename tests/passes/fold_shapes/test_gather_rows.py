@@ -50,6 +50,13 @@ def test_other_transposes_stay(declared, perm):
     assert "Transpose" in ops(result)
 
 
+def test_the_layout_of_what_a_convolution_makes_is_left_to_it():
+    nodes = [node("Conv", "x w", "c"), node("Relu", "c", "r"), node("Transpose", "r", "t", perm=[0, 2, 1])]
+    proto = model([*nodes, node("Neg", "t", "y")], {"x": (3, 4, 1)}, constants={"w": random(8, 4, 1)})
+    assert "Transpose" in ops(apply(proto, PASS)[0])
+    assert "Transpose" not in ops(apply(proto, PASS, target="cuda")[0])
+
+
 def moved(nodes, shape, constants=None, outputs=("y",), dtype=np.float32):
     """A model of nodes between x and t, of which a Softmax reads the result, and the same after the pass."""
     proto = model([*nodes, node("Softmax", "t", "y", axis=-1)], {"x": shape}, outputs, constants, dtype=dtype)
