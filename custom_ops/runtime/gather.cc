@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "figures/programs.h"
 #include "platform/cache_lines.h"
@@ -46,12 +47,52 @@ void pick_elements(const Rows& rows, size_t size, int64_t apart, const char* fro
   }
 }
 
+template <class Element> struct ElementVector {
+  typedef Element type __attribute__((vector_size(sizeof(Vector))));
+};
+
+// The elements of two vectors in turns, of their first halves or of their second ones.
+template <size_t Begin, class V, size_t... I> V in_turns(V a, V b, std::index_sequence<I...>) {
+  return V{(I % 2 == 0 ? a[Begin + I / 2] : b[Begin + I / 2])...};
+}
+
+// As many elements of each of as many rows as a vector has.
+template <class Element> void transpose_square(int64_t apart, const char* from, char* out, int64_t pitch) {
+  using V = typename ElementVector<Element>::type;
+  constexpr size_t kSide = sizeof(V) / sizeof(Element);
+  constexpr std::make_index_sequence<kSide> lanes;
+  V x[kSide];
+#pragma GCC unroll 16
+  for (size_t i = 0; i < kSide; ++i) std::memcpy(&x[i], from + static_cast<int64_t>(i) * apart, sizeof(V));
+#pragma GCC unroll 4
+  for (size_t step = 1; step < kSide; step *= 2) {
+    V y[kSide];
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kSide / 2; ++i) {
+      y[2 * i] = in_turns<0>(x[i], x[i + kSide / 2], lanes);
+      y[2 * i + 1] = in_turns<kSide / 2>(x[i], x[i + kSide / 2], lanes);
+    }
+#pragma GCC unroll 16
+    for (size_t i = 0; i < kSide; ++i) x[i] = y[i];
+  }
+#pragma GCC unroll 16
+  for (size_t i = 0; i < kSide; ++i) std::memcpy(out + static_cast<int64_t>(i) * pitch, &x[i], sizeof(V));
+}
+
 // `width` elements of each of `count` rows, `pitch` bytes apart in the result, where those of a column lie side by side.
 template <class Element>
 void transpose_block(int64_t count, int64_t width, int64_t apart, const char* from, char* out, int64_t pitch) {
   constexpr auto size = static_cast<int64_t>(sizeof(Element));
+  constexpr auto side = static_cast<int64_t>(sizeof(Vector)) / size;
+  const int64_t whole_rows = count / side * side;
+  const int64_t whole = width / side * side;
+  for (int64_t row = 0; row < whole_rows; row += side) {
+    for (int64_t i = 0; i < whole; i += side) {
+      transpose_square<Element>(apart, from + i * apart + row * size, out + row * pitch + i * size, pitch);
+    }
+  }
   for (int64_t row = 0; row < count; ++row) {
-    for (int64_t i = 0; i < width; ++i) {
+    for (int64_t i = row < whole_rows ? whole : 0; i < width; ++i) {
       std::memcpy(out + row * pitch + i * size, from + i * apart + row * size, sizeof(Element));
     }
   }
