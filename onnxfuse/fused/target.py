@@ -59,6 +59,8 @@ class Target:
     gathers_rows: kernels that reduce read tensors well whose elements do not follow one another.  On an EPYC with
     AVX-512 sums of squares and normalizations of parts of rows took 1.1 to 1.3 times as long as behind ONNX Runtime's
     Slice, of transposed tensors 1 to 5 times as long as behind its Transpose.
+    repeats_sums: a sum that the next region with a reduction reads is computed there again from what is in memory
+    anyway, not written.
     writes_parts: a fused node of elementwise operators writes what it makes as parts of a larger tensor.
     copies_parts: and copies what is joined with that as fast as ONNX Runtime does, however much it is.  ONNX Runtime's
     CUDA kernel divides for each element, and where sizes differ gets them, and the axis, in four copies from the host
@@ -92,6 +94,7 @@ class Target:
     host_apart: bool
     one_space: bool
     gathers_rows: bool
+    repeats_sums: bool
     writes_parts: bool
     copies_parts: bool
     transposes_well: bool
@@ -123,6 +126,7 @@ CPU = Target(
     host_apart=False,
     one_space=False,
     gathers_rows=False,
+    repeats_sums=False,
     writes_parts=True,
     copies_parts=False,
     transposes_well=True,
@@ -148,6 +152,7 @@ CUDA = Target(
     host_apart=True,
     one_space=True,
     gathers_rows=True,
+    repeats_sums=True,
     writes_parts=True,
     copies_parts=True,
     transposes_well=False,

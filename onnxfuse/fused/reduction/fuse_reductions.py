@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import onnx_graphsurgeon as gs
 
@@ -9,6 +10,7 @@ from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.fusion import emit_all
 from onnxfuse.fused.kinds import NORMALIZATION as NORMALIZATION_KIND
 from onnxfuse.fused.kinds import REDUCTION
+from onnxfuse.fused.reduction.repeated_sums import RepeatedSums
 from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.space.blocks import Blocks
 from onnxfuse.fused.space.ends import Ends
@@ -59,9 +61,19 @@ class FuseReductions:
         if not any(reduces(node) for graph in model.graphs() for node in graph.nodes):
             return
         infer(model)
-        planner = _Planner(model, context)
-        for graph, fusions in [(graph, planner.plan(graph)) for graph in model.fusible_graphs()]:
-            emit_all(model, graph, fusions, context)
+        graphs = list(model.fusible_graphs())
+
+        def plan() -> list[list[ReductionFusion]]:
+            planner = _Planner(model, context)
+            return [planner.plan(graph) for graph in graphs]
+
+        planned, sums = plan(), RepeatedSums(model, context)
+        if context.on.repeats_sums and sums.repeat(planned):
+            planned = plan()
+            if sums.take_back(planned):
+                planned = plan()
+        for graph, fusions in zip(graphs, planned, strict=True):
+            emit_all(model, graph, [replace(fusion, new=sums.new) for fusion in fusions], context)
 
 
 class _Planner:

@@ -98,3 +98,40 @@ def test_a_model_that_reduces_runs_as_one_kernel(name: str, compiler: MadeUpComp
         assert len(driver.launches()) == 1
         for result, expected in zip(results, fusing.run(original, feeds, library=False), strict=True):
             np.testing.assert_allclose(result, expected, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 24), (1, 1, 24)])
+def test_sums_that_are_computed_again_run_as_kernels(
+    shape: tuple[int, ...], compiler: MadeUpCompiler, tmp_path: Path
+) -> None:
+    layers = " ".join(
+        f"p{one} = MatMul (n{one}, w) b{one} = Add (p{one}, bias) r{one + 1} = Add (r{one}, b{one})"
+        f" n{one + 1} = LayerNormalization (r{one + 1}, scale, bias)"
+        for one in range(3)
+    )
+    original = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[n, l, 24] r0) => (float[n, l, 24] y) {'
+        f" n0 = LayerNormalization (r0, scale, bias) {layers} y = MatMul (n3, w) }}"
+    )
+    random = np.random.default_rng(0)
+    original.graph.initializer.extend(
+        numpy_helper.from_array(random.normal(size=size).astype(np.float32), name)
+        for name, size in (("w", (24, 24)), ("scale", (24,)), ("bias", (24,)))
+    )
+    fused = onnxfuse.optimize(original, "cuda", ["fuse-reductions"], arch="sm_90", embed=False, check=False).model
+    nodes = [node for node in fused.graph.node if node.op_type.startswith("FusedReduction")]
+    assert [len(node.output) for node in nodes] == [1, 2, 1]
+    found = [bytes_attributes(node) for node in nodes]
+    programs = [Program.parse(one["program"].decode()) for one in found]
+    recipes = [NestRecipe.parse(one["cuda_recipe"].decode()) for one in found]
+    for node, program, recipe in zip(nodes, programs, recipes, strict=True):
+        code = cubin(rendered_object([(program, source_of_nest(program, recipe))]), 90)
+        node.attribute.append(helper.make_attribute("cuda_sm_90", code))
+    for function in fused.functions:
+        function.attribute.append("cuda_sm_90")
+    driver = StandIn(tmp_path)
+    session = driver.session(fused)
+    feeds = {"r0": random.normal(size=shape).astype(np.float32)}
+    (result,) = session.run(None, feeds)
+    assert len(driver.launches()) == 3
+    np.testing.assert_allclose(result, fusing.run(original, feeds, library=False)[0], 1e-3, 1e-3)
