@@ -99,6 +99,7 @@ void StageBuilder::find_sources() {
   stage_.columns = stage_.dims.empty() ? 1 : stage_.dims.back();
 
   int64_t bytes = 0;
+  int64_t apart = 0;  // of what is read in another order, or with gaps
   for (const uint16_t output : request_.outputs) {
     if (is_buffer(output)) continue;
     const auto size = static_cast<int64_t>(storage_size(program_.values[program_.outputs[output]].type));
@@ -129,7 +130,8 @@ void StageBuilder::find_sources() {
       slot.index = static_cast<uint32_t>(stage_.derived.size());
       stage_.derived.push_back(0);
     }
-    if (slot.access == Access::Whole && __builtin_add_overflow(bytes, count * slot.size, &bytes)) bytes = INT64_MAX;
+    int64_t& read = slot.access == Access::Whole ? bytes : apart;
+    if (in_memory && count == stage_.elements && __builtin_add_overflow(read, count * slot.size, &read)) read = INT64_MAX;
     source_slot_[sources[i]] = static_cast<int>(stage_.slots.size());
     stage_.slots.push_back(std::move(slot));
   }
@@ -137,7 +139,7 @@ void StageBuilder::find_sources() {
   for (Slot& slot : stage_.slots) {
     if (slot.access == Access::Gathered) merge_dims(&slot);
   }
-  large_ = bytes > (by_blocks() ? last_level_bytes() / kBlockShare : last_level_bytes());
+  large_ = apart > (by_blocks() ? last_level_bytes() / kBlockShare : last_level_bytes()) - bytes;
   stage_.turns = bytes > level2_bytes() && !large_;
   stage_.fetches = transposed_ && large_;
 }
