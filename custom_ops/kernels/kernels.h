@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/chain_links.h"
 #include "program/dtype.h"
 
 namespace onnxfuse {
@@ -12,54 +13,6 @@ namespace onnxfuse {
 // Computes `n` elements.  An operand is a vector of `n` elements or one scalar, as the kernel was chosen; `out` may be
 // exactly an operand of the same element size, and overlaps nothing otherwise.
 using Kernel = void (*)(void* out, const void* const* in, size_t n);
-
-// One link of a chain: a value kept in registers is combined with another operand.  `...S` takes one scalar, `...V` a
-// vector; `R...` has the operands the other way round.
-enum class Link : uint8_t {
-  AddS, AddV, SubS, SubV, RSubS, RSubV, MulS, MulV, MulSelf, DivS, DivV, RDivS, RDivV,
-  MinS, MinV, RMinS, RMinV, MaxS, MaxV, RMaxS, RMaxV, LeakyReluS, LeakyReluV,
-  ClipSS,    // RMaxS, then RMinS with the second operand
-  MulAddSS,  // MulS, then AddS with the second operand
-  // A product with the first operand and a sum with the second, rounded once where KernelTable::fused_multiply_add.
-  FmaSS, FmaSV, FmaVS, FmaVV,
-  // With one scalar for each row of elements, the first of them at `operand`; the rows are whole vectors, and `operand2` has
-  // 2^32 over how many, rounded up, as 64 bits.
-  AddRow, SubRow, RSubRow, MulRow,
-  DivPartsS,  // DivS, with the ReciprocalParts of the operand; f32 only, where KernelTable::fused_multiply_add
-  Neg, Abs, Reciprocal, Relu, HardSwish, HardSigmoidSS,
-  HardGateSS,  // the value times its HardSigmoidSS
-  Sqrt, Round, Floor, Ceil,
-  Exp, Log, Tanh, Erf, Sigmoid, Softplus, Mish, Gelu, GeluTanh,  // f32 only
-  Keep,  // store the value to `operand` and go on
-  // Keep the value in a register, and combine the value with the one kept last; where KernelTable::second_value.
-  Save, AddR, SubR, RSubR, MulR, DivR, RDivR,
-};
-
-// How many of `operand` and `operand2` a link reads.
-constexpr int link_reads(Link link) {
-  switch (link) {
-    case Link::MulSelf: case Link::Neg: case Link::Abs: case Link::Reciprocal: case Link::Relu: case Link::HardSwish:
-    case Link::Exp: case Link::Log: case Link::Tanh: case Link::Erf: case Link::Sigmoid: case Link::Softplus:
-    case Link::Mish: case Link::Gelu: case Link::GeluTanh: case Link::Sqrt: case Link::Round: case Link::Floor:
-    case Link::Ceil: case Link::Keep: case Link::Save: case Link::AddR: case Link::SubR: case Link::RSubR:
-    case Link::MulR: case Link::DivR: case Link::RDivR:
-      return 0;
-    case Link::ClipSS: case Link::MulAddSS: case Link::DivPartsS: case Link::HardSigmoidSS: case Link::HardGateSS:
-    case Link::FmaSS: case Link::FmaSV: case Link::FmaVS: case Link::FmaVV:
-    case Link::AddRow: case Link::SubRow: case Link::RSubRow: case Link::MulRow:
-      return 2;
-    default:
-      return 1;
-  }
-}
-
-struct ChainLink {
-  Link link;
-  void* operand;
-  const void* operand2;
-};
-
-constexpr size_t kMaxChainLinks = 64;
 
 // How a chain stores its result.
 enum class Stores : uint8_t {
@@ -264,36 +217,51 @@ struct ReducedRows {
   void* out;
 };
 
-// By how many bytes the operands of a link are further on for the next row.
+// By how many bytes the operands of a link are further on for the next row, and whether they begin anew with a group of rows.
 struct OperandSteps {
   ptrdiff_t operand;
   ptrdiff_t operand2;
+  bool restarts;
+  bool restarts2;
 };
 
 // Memory that is fetched into the caches while something else is computed: `step` bytes for so many elements of that.
 constexpr size_t kFetchElements = 64;
 struct FetchedRange {
+  const char* begin;
   const char* at;
   const char* end;
   size_t step;
 };
 
-// Rows of n > 0 floats, each through a chain; and what that makes of it reduced, unless `results` is null: results[r] is what
-// the row comes to.
-struct ChainedRows {
+// A chain over rows of floats; and what that makes of each reduced, unless `results` is null: results[r] is what row r comes to.
+struct RowPass {
   const float* in;
   ptrdiff_t in_step;  // bytes from one row to the next
   float* out;         // where the chain's results go, row behind row; null where they are only reduced
   ChainLink* links;   // whose operands move on with the rows
   const OperandSteps* steps;
-  size_t count;  // of links
-  size_t rows;
-  size_t n;
+  size_t count;  // of links; none where the input is reduced as it is
   Op combine;
   Mapped map;  // for a product each result is multiplied with itself
   float* results;
-  bool streams;  // the chain's results go past the caches, where rows begin at whole vectors
-  FetchedRange* fetched;
+  float* squares;  // the sums of squares, beside plain sums; null where nobody asks for them
+  bool mean;       // results, and squares, are divided by the number of elements
+  bool mean_squares;
+  bool streams;    // the chain's results go past the caches, where rows begin at whole vectors
+  bool of_values;  // of one value of each row, which lie side by side, as those that operands step through do
+  bool in_restarts;  // as an operand
+  bool out_restarts;
+};
+
+// Rows of n > 0 floats, some at a time, which go through all passes one after the other.
+struct ChainedRows {
+  RowPass* passes;
+  size_t pass_count;
+  size_t rows;
+  size_t group;
+  size_t n;
+  FetchedRange* fetched;  // for each group those of another, one after the other
   size_t fetched_count;
 };
 

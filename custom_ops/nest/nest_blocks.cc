@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "figures/nest.h"
+#include "nest/nest_layout.h"
 #include "nest/nest_plan.h"
 #include "nest/row_passes.h"
 #include "plan/cost.h"
@@ -17,34 +18,8 @@
 namespace onnxfuse {
 namespace {
 
-// Of the last level of the caches, what is sure to be there from one node to the next.
-constexpr int64_t kCacheShare = 4;
-// About so many elements of rows make a block, where the tensors are in the caches and where they are not; fewer
-// where they take more than so many bytes.
-constexpr int64_t kBlockElements = 8192;
-constexpr int64_t kLargeBlockElements = 2048;
-constexpr int64_t kBlockBytes = 128 << 10;
-// Blocks are a multiple of so many, where they are more than one: as many for each of a few threads.
-constexpr int64_t kEvenBlocks = 4;
-// As many bytes of columns; more where these are not in the caches, for long runs of a row are what the processor reads ahead.
-constexpr int64_t kColumnBytes = 512 << 10;
-constexpr int64_t kFarColumnBytes = 2 << 20;
-// What follows depends on shapes alone, or else results would differ from one machine to the next.
-// What a row keeps at most: longer ones are read again.
-constexpr int64_t kMostKept = 640 << 10;
-// So few rows, of so many elements at least, are shared by threads.
-constexpr int64_t kFewRows = 16;
-constexpr int64_t kSharedRow = 4 * kPartElements;
-// Elements of a longer row are computed, and reduced, in parts that stay in the level 1 cache.
-constexpr int64_t kRowPart = 4096;
-// Columns of a block, at least where there are as many, and at most.
-constexpr int64_t kLeastColumns = 256;
-constexpr int64_t kMostColumns = 2048;
-// At most where nothing is kept of them, and the longest that are summed from first to last then, and not in parts; about so many
-// elements of a block are computed and reduced together.
-constexpr int64_t kMostPassing = 4096;
-constexpr int64_t kLongestColumn = 4096;
-constexpr int64_t kGroupElements = 4096;
+// Shorter rows are computed many at a time.
+constexpr int64_t kShortestGrouped = 64;
 
 // Instructions that take no longer are computed again for each phase.
 constexpr double kCheapNanoseconds = 0.1;
@@ -59,8 +34,6 @@ constexpr int kNever = INT_MAX;
 bool is_result(const Program& program, const Shape& shape) {
   return std::all_of(program.axes.begin(), program.axes.end(), [&](int axis) { return shape.from_back(-1 - axis) == 1; });
 }
-
-bool is_in_caches(double bytes) { return bytes <= static_cast<double>(last_level_bytes() / kCacheShare); }
 
 class BlockPlanner {
  public:
@@ -79,6 +52,16 @@ class BlockPlanner {
     space_ = space;
     if (!fits()) return false;
     find_inputs();
+    if (can_group()) {
+      NestBlocks before = blocks_;
+      const std::vector<BlockPlace> places = places_;
+      grouped_ = true;
+      find_kinds();
+      if (lay_out() && plan_phases()) return true;
+      grouped_ = false;
+      blocks_ = std::move(before);
+      places_ = places;
+    }
     find_kinds();
     for (const bool again : {false, true}) {
       again_ = again;
@@ -88,6 +71,13 @@ class BlockPlanner {
   }
 
  private:
+  // Whether rows may go through all phases in groups, if what these compute is such (group_rows).
+  bool can_group() const {
+    const NestGeometry& geometry = blocks_.geometry;
+    const bool rows = !geometry.by_columns && geometry.segments.empty();
+    return rows && geometry.run >= kShortestGrouped && !has_long_rows(geometry);
+  }
+
   bool needs(size_t id, Value::Kind kind) const { return phases_.is_needed[id] && program_.values[id].kind == kind; }
   bool is_computed(size_t id) const { return needs(id, Value::Kind::Instruction) && !before_[id]; }
   bool is_result(size_t id) const { return onnxfuse::is_result(program_, shapes_[id]); }
@@ -138,7 +128,8 @@ class BlockPlanner {
       for (int i = 0; i < operand_count(value); ++i) {
         const uint16_t operand = value.operands[i];
         const int phase = is_computed(operand) ? phases_.phase[operand] : phases_.phase[id];
-        stored_[operand] = std::min(stored_[operand], phase);
+        // Of a group of rows it is reduced in registers.
+        if (!grouped_) stored_[operand] = std::min(stored_[operand], phase);
       }
     }
     for (size_t id = 0; id < program_.values.size(); ++id) cheap_[id] = is_cheap(program_.values[id], id);
@@ -151,7 +142,9 @@ class BlockPlanner {
       const uint16_t operand = value.operands[i];
       const Value::Kind kind = program_.values[operand].kind;
       if (kind == Value::Kind::Const || is_result(operand)) continue;
-      const bool there = kind == Value::Kind::Input || before_[operand] || stored_[operand] != kNever;
+      // What an earlier phase computes is kept, for this reads it.
+      const bool earlier = grouped_ && phases_.phase[operand] < phases_.phase[id];
+      const bool there = kind == Value::Kind::Input || before_[operand] || stored_[operand] != kNever || earlier;
       if (!there) return false;
       ++elements;
     }
@@ -180,6 +173,16 @@ class BlockPlanner {
     return kept;
   }
 
+  // What a later phase of a group reads, and is an output, is there.
+  void find_kept_outputs() {
+    for (size_t o = 0; o < program_.outputs.size(); ++o) {
+      const uint16_t id = program_.outputs[o];
+      const DType type = program_.values[id].type;
+      if (kept_[id] == kNever || places_[id].size != 0 || compute_type(type) != type) continue;
+      places_[id] = {BlockPlace::Kind::InPlace, o, 0, storage_size(type)};
+    }
+  }
+
   bool is_split() const { return blocks_.part > 0; }
 
   // Whether what is kept of a value is of all elements of a block, not of a part or group of them that is computed at a time.
@@ -189,10 +192,9 @@ class BlockPlanner {
 
   // Finds what is kept, and how large blocks are.  False if that is too much, and values have to be computed again.
   bool lay_out() {
-    const NestGeometry& geometry = blocks_.geometry;
-    const bool long_row = !geometry.by_columns && geometry.segments.empty() && geometry.run > kRowPart;
-    blocks_.part = long_row ? kRowPart : 0;
+    blocks_.part = has_long_rows(blocks_.geometry) ? kRowPart : 0;
     kept_ = find_kept();
+    if (grouped_) find_kept_outputs();
     int64_t kept = 0;     // bytes of an element
     int64_t touched = 0;  // likewise, with those of tensors
     for (size_t id = 0; id < program_.values.size(); ++id) {
@@ -206,63 +208,7 @@ class BlockPlanner {
     for (const uint16_t id : program_.outputs) {
       if (is_same(shapes_[id], space_)) touched += static_cast<int64_t>(storage_size(program_.values[id].type));
     }
-    touched = std::max<int64_t>(touched + kept, 1);
-    return geometry.by_columns ? lay_out_columns(touched) : lay_out_rows(kept, touched);
-  }
-
-  bool lay_out_rows(int64_t kept, int64_t touched) {
-    const NestGeometry& geometry = blocks_.geometry;
-    const int64_t size = geometry.reduced();
-    if (is_split()) {
-      const bool few = geometry.rows < kFewRows && size >= kSharedRow;
-      if (!again_ && (few || kept > kMostKept / size)) return false;
-      blocks_.blocks = geometry.rows;
-      blocks_.parts = divide_up(size, blocks_.part);
-      blocks_.shared = few && leaves_threads_idle();
-    } else {
-      const bool cached = is_in_caches(elements() * static_cast<double>(touched));
-      const int64_t most = std::min(cached ? kBlockElements : kLargeBlockElements, kBlockBytes / touched) / size;
-      blocks_.block_rows = geometry.segments.empty() ? std::clamp<int64_t>(most, 1, geometry.rows) : 1;
-      const int64_t blocks = divide_up(geometry.rows, blocks_.block_rows);
-      if (blocks > 1) blocks_.block_rows = divide_up(geometry.rows, round_up(blocks, kEvenBlocks));
-      blocks_.blocks = divide_up(geometry.rows, blocks_.block_rows);
-    }
-    kept_elements_ = blocks_.block_rows * size;
-    return true;
-  }
-
-  bool lay_out_columns(int64_t touched) {
-    const NestGeometry& geometry = blocks_.geometry;
-    const int64_t segments = geometry.segment_count;
-    // Two blocks for each thread at least, and of what only passes: what a column comes to does not depend on how many are in a
-    // block.
-    const bool passes = reads_once() && !again_;
-    const int64_t share = geometry.results() / (2 * processors());
-    const auto columns_of = [&](int64_t bytes) { return std::min(bytes / touched / segments, kMostColumns); };
-    int64_t columns = even_columns(passes ? std::min(share, kMostPassing) : columns_of(kColumnBytes));
-    const bool few = geometry.results() < kLeastColumns * 4 && segments >= 1024;
-    const bool too_long = segments > (passes ? kLongestColumn : kMostKept / touched / columns);
-    const bool far = !passes && !again_ && !is_in_caches(elements() * static_cast<double>(touched));
-    if (far) columns = std::max(columns, even_columns(std::min(share, columns_of(kFarColumnBytes))));
-    if (!again_ && (few || too_long)) return false;
-    if (again_) {
-      blocks_.part = std::max(round_up(kPartElements / columns, kReducedRows), int64_t{16});
-      blocks_.parts = divide_up(segments, blocks_.part);
-    } else {
-      blocks_.group = std::max(kGroupElements / columns / kReducedRows, int64_t{1}) * kReducedRows;
-    }
-    blocks_.block_columns = columns;
-    blocks_.blocks = geometry.rows * divide_up(geometry.columns, columns);
-    blocks_.shared = again_ && few && leaves_threads_idle();
-    kept_elements_ = (again_ ? blocks_.part : segments) * columns;
-    return true;
-  }
-
-  // Of blocks of at most so many columns, unless that is too few: an even share of all columns for each.
-  int64_t even_columns(int64_t most) const {
-    const int64_t all = blocks_.geometry.columns;
-    const int64_t columns = std::min(all, std::max(most / 16 * 16, kLeastColumns));
-    return std::min(all, round_up(divide_up(all, divide_up(all, columns)), int64_t{16}));
+    return lay_out_blocks({kept, std::max<int64_t>(touched + kept, 1), grouped_, again_, reads_once()}, &blocks_, &kept_elements_);
   }
 
   // Whether all that is computed of elements is of the first phase.
@@ -273,10 +219,6 @@ class BlockPlanner {
     }
     return true;
   }
-
-  // Whether whole blocks are too few for all threads.  That parts of a block are computed by several threads, one block
-  // after the other, costs what it takes to wake them each time; what they come to is the same.
-  bool leaves_threads_idle() const { return parts_of_thread(blocks_.blocks) < 2; }
 
   size_t place(size_t elements, size_t size, size_t* bytes) {
     const size_t at = *bytes;
@@ -307,7 +249,8 @@ class BlockPlanner {
       }
     }
     for (size_t id = 0; id < program_.values.size(); ++id) {
-      if (places_[id].size != 0 || !(needs(id, Value::Kind::Reduction) || (is_computed(id) && is_result(id)))) continue;
+      if (places_[id].size != 0) continue;
+      if (!needs(id, Value::Kind::Reduction) && !(is_computed(id) && is_result(id) && is_read_outside(id))) continue;
       const size_t size = compute_size(program_.values[id].type);
       const size_t at = place(static_cast<size_t>(results_of_block()), size, &blocks_.result_bytes);
       places_[id] = {BlockPlace::Kind::Result, at, 0, size};
@@ -320,7 +263,12 @@ class BlockPlanner {
       work += kNestElementNanoseconds * static_cast<double>(made.reductions.size()) * elements();
       blocks_.phases.push_back(std::move(made));
     }
-    join_row_passes({program_, inputs_, shapes_}, &blocks_);
+    const NestShapes shapes{program_, inputs_, shapes_};
+    if (!grouped_) {
+      join_row_passes(shapes, &blocks_);
+    } else if (!group_row_passes(shapes, &blocks_)) {
+      return false;
+    }
     // One reduction of a tensor as it lies in memory needs no blocks.
     const auto computes = [](const BlockPhase& phase) { return phase.elements.plan != nullptr; };
     size_t reductions = 0;
@@ -364,6 +312,7 @@ class BlockPlanner {
     const bool passes = blocks_.group > 0 && reads_once();
     if (near || (block > level2 / 2 && !passes)) blocks_.fetched.clear();
     if (is_split()) moments = std::max<int64_t>(pass_count(), 1);
+    if (grouped_) return;
     blocks_.fetched_at_once = round_up(divide_up(kept_elements_, std::max<int64_t>(moments, 1)), int64_t{16});
     if (blocks_.group > 0) {
       const int64_t segments = blocks_.geometry.segment_count;
@@ -371,9 +320,7 @@ class BlockPlanner {
     }
   }
 
-  double elements() const {
-    return static_cast<double>(blocks_.geometry.results()) * static_cast<double>(blocks_.geometry.reduced());
-  }
+  double elements() const { return elements_of(blocks_.geometry); }
 
   void plan_reductions(int phase, BlockPhase* made) {
     size_t partials = 0;
@@ -413,7 +360,8 @@ class BlockPlanner {
       if (is_computed(id) && is_result(id) && of_results && phases_.phase[id] == phase) {
         if (places_[id].kind == BlockPlace::Kind::Result) results.push_back({static_cast<uint16_t>(id), -1});
       }
-      if (!of_results && kept_[id] == phase) results.push_back({static_cast<uint16_t>(id), -1});
+      if (of_results) continue;
+      if (kept_[id] == phase || is_reduced_alone(id, phase, results)) results.push_back({static_cast<uint16_t>(id), -1});
     }
     if (results.empty()) return true;
     const std::vector<bool> computes = computed_in(phase, of_results, results);
@@ -433,16 +381,40 @@ class BlockPlanner {
     key.shapes = pass->part.tensors;
     key.anywhere = true;
     key.multiple = of_results ? 1 : multiple();
-    key.buffers = outputs;
+    // An output that is read again stays in the caches.
+    const auto is_read = [&](const PartResult& one) { return places_[one.value].kind == BlockPlace::Kind::InPlace; };
+    key.buffers = grouped_ && std::any_of(results.begin(), results.end(), is_read) ? 0 : outputs;
     std::string error;
     pass->plan = make_plan(pass->part.program, key, pass->part.shapes, shapes, &error);
     if (pass->plan == nullptr || pass->plan->stages.size() != 1 || pass->plan->scratch_bytes != 0) return false;
     const Stage& stage = pass->plan->stages[0];
     *work += stage.tile_cost * static_cast<double>(stage.tiles);
     const size_t tensors = pass->inputs.size() + pass->outputs.size();
-    pass->pointers = place(tensors, sizeof(void*) + sizeof(MovedTensor), &blocks_.runner_bytes);
+    pass->pointers = place(tensors + 1, sizeof(void*) + sizeof(MovedTensor), &blocks_.runner_bytes);
     pass->runner = place(runner_bytes(stage), 1, &blocks_.runner_bytes);
     return true;
+  }
+
+  // Whether others than what is computed of results in the same phase read a result.
+  bool is_read_outside(size_t id) const {
+    for (size_t reader = id + 1; reader < program_.values.size(); ++reader) {
+      const Value& value = program_.values[reader];
+      if (!is_computed(reader) || (is_result(reader) && phases_.phase[reader] == phases_.phase[id])) continue;
+      if (std::count(value.operands, value.operands + operand_count(value), id) > 0) return true;
+    }
+    return false;
+  }
+
+  // Whether a phase computes a value for reductions alone, which take it from registers.
+  bool is_reduced_alone(size_t id, int phase, const std::vector<PartResult>& outputs) const {
+    if (!grouped_ || !is_computed(id) || is_result(id) || kept_[id] != kNever) return false;
+    if (std::any_of(outputs.begin(), outputs.end(), [&](const PartResult& one) { return one.value == id; })) return false;
+    for (size_t reader = id; reader < program_.values.size(); ++reader) {
+      const Value& value = program_.values[reader];
+      if (!needs(reader, Value::Kind::Reduction) || phases_.phase[reader] != phase) continue;
+      if (std::count(value.operands, value.operands + operand_count(value), id) > 0) return true;
+    }
+    return false;
   }
 
   // Runs of elements begin at multiples of this.
@@ -481,6 +453,7 @@ class BlockPlanner {
   std::vector<BlockPlace> places_;
   NestBlocks& blocks_;
   Shape space_;
+  bool grouped_ = false;  // rows go through phases in groups
   bool again_ = false;  // values are computed again in each phase that reads them
   std::vector<int> stored_;
   std::vector<bool> cheap_;

@@ -48,6 +48,8 @@ struct BlockPass {
   // these are read later, and so stored as well.
   bool is_row_chain = false;
   std::vector<RowOperand> row_operands;  // (row_operands)
+  std::vector<std::vector<RowOperand>> value_operands;  // of results, where rows go in groups (value_operands)
+  size_t buffer = 0;  // likewise, of the thread's memory where what its steps hand on is
   bool reduces = false;
   bool stores = true;
   // Of the memory that a thread runs blocks in, the bytes where its runner is, and the pointers to its tensors.
@@ -81,6 +83,9 @@ struct NestBlocks {
   NestGeometry geometry;
   std::vector<BlockPhase> phases;
   int64_t block_rows = 1;
+  // Of the rows of a block so many go through all phases in one call of a kernel, and then as many again; 0: all of a block
+  // through one phase after the other.
+  int64_t group_rows = 0;
   int64_t block_columns = 1;
   int64_t blocks = 0;
   int64_t tasks = 1;
@@ -96,6 +101,10 @@ struct NestBlocks {
   size_t result_bytes = 0;   // of a block
   size_t partial_bytes = 0;  // of a block: of the parts of all reductions of a phase, or of the segments of one
   size_t runner_bytes = 0;   // of a thread: what runs the passes
+  // Where rows go in groups: how many passes a kernel makes, the links that they have in all, and where in the thread's memory.
+  size_t row_passes = 0;
+  size_t row_links = 0;
+  size_t row_memory = 0;
   // Inputs whose memory is fetched a block ahead, and of how many elements, or segments of columns, together; 0: a group ahead.
   std::vector<BlockPlace> fetched;
   int64_t fetched_at_once = 0;

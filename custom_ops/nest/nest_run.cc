@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "nest/nest_blocks.h"
+#include "nest/nest_layout.h"
 #include "platform/cache_lines.h"
 #include "platform/integers.h"
 #include "runtime/executor.h"
@@ -11,16 +12,6 @@
 
 namespace onnxfuse {
 namespace {
-
-// Elements of the rows' tensor, in runs of `length` that begin `step` apart, and the results that they belong to.
-struct Region {
-  int64_t first;
-  int64_t length;
-  int64_t step;
-  int64_t count;
-  int64_t first_result;
-  int64_t results;
-};
 
 // One thread's view of blocks: the memory that they work in.
 class BlockRunner {
@@ -45,6 +36,7 @@ class BlockRunner {
   // While a block is computed, the memory of the `next` is fetched.
   void run_block(int64_t block, int64_t next) {
     const Region region = region_of(block);
+    if (blocks_.group_rows > 0) return run_row_groups(region);
     fetch_from(next);
     if (blocks_.part > 0) {
       for (const BlockPhase& phase : blocks_.phases) {
@@ -75,6 +67,64 @@ class BlockRunner {
         }
       }
     }
+  }
+
+  // All phases of some rows, and then of as many again.
+  void run_row_groups(const Region& region) {
+    auto* const passes = reinterpret_cast<RowPass*>(memory_ + blocks_.row_memory);
+    auto* links = reinterpret_cast<ChainLink*>(passes + blocks_.row_passes);
+    auto* steps = reinterpret_cast<OperandSteps*>(links + blocks_.row_links);
+    RowPass* end = passes;
+    const auto add = [&](const BlockPass& pass, const Step& step, const std::vector<RowOperand>& operands, int64_t first) {
+      const auto* const tensors = reinterpret_cast<const void* const*>(memory_ + pass.pointers);
+      *end = {};
+      place_row_pass(pass.plan->stages[0], step, operands, {tensors, first, region.first_result, 0}, end, links, steps);
+      links += step.count;
+      steps += step.count;
+      return end++;
+    };
+    for (const BlockPhase& phase : blocks_.phases) {
+      if (phase.results.plan != nullptr) {
+        place_tensors(phase.results, {region.first_result, region.results, 0, 1, region.first_result, region.results});
+        reinterpret_cast<void**>(memory_ + phase.results.pointers)[tensor_count(phase.results)] = memory_ + phase.results.buffer;
+        const std::vector<Step>& values = phase.results.plan->stages[0].steps;
+        for (size_t i = 0; i < values.size(); ++i) {
+          add(phase.results, values[i], phase.results.value_operands[i], region.first_result)->of_values = true;
+        }
+      }
+      const BlockPass& elements = phase.elements;
+      RowPass* pass = nullptr;
+      if (elements.plan != nullptr) {
+        place_tensors(elements, region);
+        pass = add(elements, elements.plan->stages[0].steps[0], elements.row_operands, region.first);
+        if (!elements.stores) pass->out = nullptr;
+      } else if (!phase.reductions.empty()) {
+        *end = {};
+        pass = end++;
+        pass->in = reinterpret_cast<const float*>(address(phase.reductions[0].a, region));
+        pass->in_step = geometry_.run * static_cast<int64_t>(sizeof(float));
+      }
+      for (const BlockReduction& one : phase.reductions) reduce_in(pass, one, phase.reductions.size() > 1, region);
+    }
+    set_ranges(region.first + blocks_.group_rows * geometry_.run, blocks_.group_rows * geometry_.run);
+    const auto group = static_cast<size_t>(blocks_.group_rows);
+    kernels().chain_rows({passes, static_cast<size_t>(end - passes), static_cast<size_t>(region.results), group,
+                          static_cast<size_t>(geometry_.run), ranges_, range_count_});
+  }
+
+  // What a pass makes of rows comes to, alone or beside another sum.
+  void reduce_in(RowPass* pass, const BlockReduction& one, bool beside, const Region& region) {
+    auto* const results = reinterpret_cast<float*>(address(one.out, region));
+    const bool mean = one.reduce == Reduce::ReduceMean;
+    if (beside && one.map == Mapped::Product) {
+      pass->squares = results;
+      pass->mean_squares = mean;
+      return;
+    }
+    pass->combine = info(one.reduce).combine;
+    pass->map = one.map;
+    pass->results = results;
+    pass->mean = mean;
   }
 
   // Elements of columns, some rows at a time: what is made of these is reduced while it is in the level 1 cache.
@@ -168,26 +218,11 @@ class BlockRunner {
     }
   }
 
-  Region region_of(int64_t block) const {
-    if (!geometry_.by_columns) {
-      const int64_t row = block * blocks_.block_rows;
-      const int64_t rows = std::min(blocks_.block_rows, geometry_.rows - row);
-      const int64_t first = place_of(geometry_.outer, row);
-      if (geometry_.segments.empty()) return {first, rows * geometry_.run, 0, 1, row, rows};
-      return {first, geometry_.run, geometry_.segments[0].stride, geometry_.segments[0].size, row, 1};
-    }
-    const int64_t strips = divide_up(geometry_.columns, blocks_.block_columns);
-    const int64_t column = block % strips * blocks_.block_columns;
-    const int64_t row = block / strips;
-    const int64_t columns = std::min(blocks_.block_columns, geometry_.columns - column);
-    const int64_t first = place_of(geometry_.outer, row) + column;
-    const int64_t stride = geometry_.segments[0].stride;
-    return whole({first, columns, stride, geometry_.segment_count, row * geometry_.columns + column, columns});
-  }
+  Region region_of(int64_t block) const { return onnxfuse::region_of(blocks_, block); }
 
  private:
   void prepare(const BlockPass& pass) {
-    if (pass.plan == nullptr || pass.is_row_chain) return;
+    if (pass.plan == nullptr || pass.is_row_chain || blocks_.group_rows > 0) return;
     auto** const pointers = reinterpret_cast<const void**>(memory_ + pass.pointers);
     std::fill_n(pointers, pass.inputs.size() + pass.outputs.size(), memory_);
     auto** const written = const_cast<void**>(pointers + pass.inputs.size());
@@ -203,16 +238,21 @@ class BlockRunner {
     const Region region = region_of(block);
     if (region.count > 1) return;
     if (blocks_.fetching_chains > 0) {
-      for (const BlockPlace& place : blocks_.fetched) {
-        const char* const begin = static_cast<const char*>(inputs_[place.at]) + place.offset +
-                                  static_cast<size_t>(region.first) * place.size;
-        const size_t step = kFetchElements * place.size / static_cast<size_t>(blocks_.fetching_chains);
-        ranges_[range_count_++] = {begin, begin + static_cast<size_t>(region.length) * place.size, step};
-      }
+      set_ranges(region.first, region.length);
       return;
     }
     fetch_first_ = region.first;
     fetch_end_ = region.length;
+  }
+
+  // Chains over rows fetch so many elements of each tensor, from `first` on.
+  void set_ranges(int64_t first, int64_t length) {
+    range_count_ = 0;
+    for (const BlockPlace& place : blocks_.fetched) {
+      const char* const begin = static_cast<const char*>(inputs_[place.at]) + place.offset + static_cast<size_t>(first) * place.size;
+      const size_t step = kFetchElements * place.size / static_cast<size_t>(blocks_.fetching_chains);
+      ranges_[range_count_++] = {begin, begin, begin + static_cast<size_t>(length) * place.size, step};
+    }
   }
 
   void fetch_some() {
@@ -226,29 +266,12 @@ class BlockRunner {
     fetched_ = end;
   }
 
-  // Runs without anything between them are one.
-  static Region whole(Region region) {
-    if (region.length != region.step) return region;
-    region.length *= region.count;
-    region.count = 1;
-    return region;
-  }
-
-  Region part_of(Region region, int64_t part) const {
-    const int64_t first = part * blocks_.part;
-    if (!geometry_.by_columns) {
-      region.first += first;
-      region.length = std::min(blocks_.part, region.length - first);
-      return region;
-    }
-    return rows_of(region, first, std::min(blocks_.part, geometry_.segment_count - first));
-  }
-
-  // `count` rows of columns, from row `first` on.
+  Region part_of(const Region& region, int64_t part) const { return onnxfuse::part_of(blocks_, region, part); }
   Region rows_of(const Region& columns, int64_t first, int64_t count) const {
-    const int64_t stride = geometry_.segments[0].stride;
-    return whole({columns.first + first * stride, columns.results, stride, count, columns.first_result, columns.results});
+    return onnxfuse::rows_of(blocks_, columns, first, count);
   }
+
+  static size_t tensor_count(const BlockPass& pass) { return pass.inputs.size() + pass.outputs.size(); }
 
   static bool is_buffer(const BlockPlace& place) {
     return place.kind == BlockPlace::Kind::Kept || place.kind == BlockPlace::Kind::Part;

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "platform/cache_lines.h"
+#include "platform/integers.h"
 #include "runtime/executor.h"
 #include "runtime/row_chain.h"
 
@@ -28,7 +30,91 @@ class RowPasses {
     for (BlockPhase& phase : blocks_.phases) phase.parts_are_rows = computes_parts_alike(phase);
   }
 
+  bool group() {
+    for (BlockPhase& phase : blocks_.phases) {
+      chain_rows(&phase);
+      if (!plan_values(&phase.results) || !fits_group(phase)) return false;
+    }
+    for (BlockPhase& phase : blocks_.phases) {
+      find_stores(&phase);
+      restart(&phase.elements);
+      add_passes(phase);
+    }
+    const size_t links = blocks_.row_links * (sizeof(ChainLink) + sizeof(OperandSteps));
+    blocks_.row_memory = blocks_.runner_bytes;
+    blocks_.runner_bytes += round_up(blocks_.row_passes * sizeof(RowPass) + links, kCacheLine);
+    return true;
+  }
+
  private:
+  // Of what is computed of a group's results each step is a chain; false if one is not.
+  bool plan_values(BlockPass* pass) {
+    if (pass->plan == nullptr) return true;
+    const Stage& stage = pass->plan->stages[0];
+    if (stage.tile < blocks_.group_rows) return false;
+    const size_t tensors = pass->inputs.size() + pass->outputs.size();
+    if (!value_operands(pass->part.program, stage, pass->inputs.size(), static_cast<int>(tensors), &pass->value_operands)) {
+      return false;
+    }
+    pass->buffer = blocks_.runner_bytes;
+    blocks_.runner_bytes += round_up(stage.buffer_bytes, kCacheLine);
+    for (std::vector<RowOperand>& operands : pass->value_operands) {
+      for (RowOperand& one : operands) one.restarts = one.tensor == static_cast<int>(tensors);
+    }
+    return true;
+  }
+
+  // Whether a phase does no more with elements than one pass can.
+  bool fits_group(const BlockPhase& phase) const {
+    const BlockPass& pass = phase.elements;
+    const std::vector<BlockReduction>& reductions = phase.reductions;
+    if (pass.plan == nullptr) {
+      return reductions.empty() || (reductions[0].a.kind == BlockPlace::Kind::Input && join_together(reductions));
+    }
+    if (!pass.is_row_chain || pass.row_operands.empty()) return false;
+    return reductions.empty() || (pass.reduces && join_together(reductions));
+  }
+
+  // Whether reductions are of the same elements: one, or a sum and one of squares.
+  bool join_together(const std::vector<BlockReduction>& reductions) const {
+    const auto fits = [&](const BlockReduction& one) {
+      const uint16_t* const operands = program_.values[one.value].operands;
+      const bool same = operands[0] == program_.values[reductions[0].value].operands[0];
+      return one.type == DType::f32 && same && (one.map != Mapped::Product || operands[1] == operands[0]);
+    };
+    if (!std::all_of(reductions.begin(), reductions.end(), fits) || reductions.size() > 2) return false;
+    const auto sums = [&](Mapped map) {
+      return std::count_if(reductions.begin(), reductions.end(), [map](const BlockReduction& one) {
+        return one.map == map && info(one.reduce).combine == Op::Add;
+      });
+    };
+    return reductions.size() == 1 || (sums(Mapped::Plain) == 1 && sums(Mapped::Product) == 1);
+  }
+
+  // Of a group's own memory each group has the same.
+  static void restart(BlockPass* pass) {
+    for (RowOperand& one : pass->row_operands) {
+      if (one.tensor < 0) continue;
+      const auto tensor = static_cast<size_t>(one.tensor);
+      const size_t reads = pass->inputs.size();
+      one.restarts = (tensor < reads ? pass->inputs[tensor] : pass->outputs[tensor - reads]).kind == BlockPlace::Kind::Kept;
+    }
+  }
+
+  void add_passes(const BlockPhase& phase) {
+    const auto add = [&](const Step& step) {
+      ++blocks_.row_passes;
+      blocks_.row_links += step.count;
+    };
+    if (phase.results.plan != nullptr) {
+      for (const Step& step : phase.results.plan->stages[0].steps) add(step);
+    }
+    if (phase.elements.plan != nullptr) {
+      add(phase.elements.plan->stages[0].steps[0]);
+    } else if (!phase.reductions.empty()) {
+      ++blocks_.row_passes;
+    }
+  }
   bool reads(const BlockReduction& one, uint16_t id) const {
     const Value& value = program_.values[one.value];
     return std::count(value.operands, value.operands + operand_count(value), id) > 0;
@@ -90,6 +176,7 @@ class RowPasses {
     pass.stores = made.output >= 0;
     for (const BlockPhase& other : blocks_.phases) {
       pass.stores |= reads(other.elements, made.value);
+      if (blocks_.group_rows > 0) continue;  // whose reductions are all of registers
       for (const BlockReduction& one : other.reductions) {
         pass.stores |= one.value != phase->reductions[0].value && reads(one, made.value);
       }
@@ -171,6 +258,8 @@ class RowPasses {
 };
 
 }  // namespace
+
+bool group_row_passes(const NestShapes& shapes, NestBlocks* blocks) { return RowPasses(shapes, blocks).group(); }
 
 void join_row_passes(const NestShapes& shapes, NestBlocks* blocks) {
   const NestGeometry& geometry = blocks->geometry;

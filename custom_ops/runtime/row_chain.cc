@@ -123,55 +123,115 @@ std::vector<RowOperand> row_operands(const Program& program, const Stage& stage,
   return found;
 }
 
+bool value_operands(const Program& program, const Stage& stage, size_t inputs, int buffer,
+                    std::vector<std::vector<RowOperand>>* steps) {
+  if (!stage.prologue.empty() || stage.by_rows) return false;
+  bool fits = true;
+  const auto find = [&](uint16_t index) -> RowOperand {
+    const Slot& slot = stage.slots[index];
+    RowOperand one;
+    if (const uint64_t* constant = constant_of(program, stage, slot)) {
+      one.memory = reinterpret_cast<const char*>(constant);
+      return one;
+    }
+    one.begin = slot.place == Place::Output ? 0 : static_cast<ptrdiff_t>(slot.offset);
+    switch (slot.place) {
+      case Place::Input: one.tensor = static_cast<int>(slot.index); break;
+      case Place::Output: one.tensor = static_cast<int>(inputs + slot.index); break;
+      case Place::Buffer: one.tensor = buffer; break;
+      default: fits = false;
+    }
+    fits &= slot.access == Access::Fixed || slot.access == Access::Whole;
+    if (slot.access == Access::Whole) one.by_element = one.step = static_cast<ptrdiff_t>(slot.size);
+    return one;
+  };
+  // A chain reads, and writes, a vector.
+  const auto is_vector = [&](uint16_t index) {
+    const Slot& slot = stage.slots[index];
+    return slot.access == Access::Whole || slot.place == Place::Buffer;
+  };
+  for (const Step& step : stage.steps) {
+    if (step.kind != Step::Kind::Chain || step.chain != kernels().chains[static_cast<int>(DType::f32)]) return false;
+    if (!is_vector(step.in[0]) || !is_vector(step.out)) return false;
+    std::vector<RowOperand> found{find(step.in[0]), find(step.out)};
+    for (uint32_t i = 0; i < step.count; ++i) {
+      const PlannedLink& link = stage.links[step.first + i];
+      const int operands = link.link == Link::Keep ? 1 : link_reads(link.link);
+      found.push_back(operands > 0 ? find(link.slot) : RowOperand{});
+      found.push_back(operands > 1 ? find(link.slot2) : RowOperand{});
+    }
+    steps->push_back(std::move(found));
+  }
+  return fits;
+}
+
+void place_row_pass(const Stage& stage, const Step& step, const std::vector<RowOperand>& operands, const RowTensors& tensors,
+                    RowPass* pass, ChainLink* links, OperandSteps* steps) {
+  const auto find = [&](size_t place) -> Found {
+    const RowOperand& one = operands[place];
+    const char* const memory = one.tensor < 0 ? one.memory : static_cast<const char*>(tensors.at[one.tensor]);
+    const ptrdiff_t offset = one.begin + tensors.first * one.by_element + tensors.row * one.by_row;
+    return {const_cast<char*>(memory) + offset, tensors.part > 0 ? one.by_element * tensors.part : one.step};
+  };
+  for (uint32_t i = 0; i < step.count; ++i) {
+    const size_t place = 2 + 2 * static_cast<size_t>(i);
+    const Found one = find(place);
+    const Found other = find(place + 1);
+    links[i] = {stage.links[step.first + i].link, one.at, other.at};
+    steps[i] = {one.step, other.step, operands[place].restarts, operands[place + 1].restarts};
+  }
+  const Found in = find(0);
+  pass->in = reinterpret_cast<const float*>(in.at);
+  pass->in_step = in.step;
+  pass->out = reinterpret_cast<float*>(find(1).at);
+  pass->links = links;
+  pass->steps = steps;
+  pass->count = step.count;
+  pass->streams = step.stores == Stores::Streamed;
+  pass->in_restarts = operands[0].restarts;
+  pass->out_restarts = operands[1].restarts;
+}
+
 void run_row_chain(const Program& program, const Stage& stage, const std::vector<RowOperand>& operands,
                    const void* const* tensors, size_t inputs, const RowReduction& reduction) {
   const Step& step = stage.steps[0];
   ChainLink links[kMaxChainLinks];
   OperandSteps steps[kMaxChainLinks];
-  ChainedRows block{};
-  block.links = links;
-  block.steps = steps;
-  block.count = step.count;
-  block.n = static_cast<size_t>(reduction.n);
-  block.combine = reduction.combine;
-  block.map = reduction.map;
-  block.streams = step.stores == Stores::Streamed;
-  block.fetched = reduction.fetched;
-  block.fetched_count = reduction.fetched_count;
-  // `find` says where the operands of row_operands are, by their places among these, for so many rows from row `done` on.
-  const auto run = [&](int64_t done, int64_t rows, const auto& find) {
-    for (uint32_t i = 0; i < step.count; ++i) {
-      const Found one = find(2 + 2 * i);
-      const Found other = find(3 + 2 * i);
-      links[i] = {stage.links[step.first + i].link, one.at, other.at};
-      steps[i] = {one.step, other.step};
-    }
-    const Found in = find(0);
-    block.in = reinterpret_cast<const float*>(in.at);
-    block.in_step = in.step;
-    block.out = reduction.stores ? reinterpret_cast<float*>(find(1).at) : nullptr;
-    block.rows = static_cast<size_t>(rows);
-    block.results = reduction.results == nullptr ? nullptr : reduction.results + done;
-    kernels().chain_rows(block);
+  RowPass pass{};
+  const auto run = [&](int64_t done, int64_t rows) {
+    pass.combine = reduction.combine;
+    pass.map = reduction.map;
+    if (!reduction.stores) pass.out = nullptr;
+    pass.results = reduction.results == nullptr ? nullptr : reduction.results + done;
+    const auto count = static_cast<size_t>(rows);
+    kernels().chain_rows({&pass, 1, count, count, static_cast<size_t>(reduction.n), reduction.fetched, reduction.fetched_count});
   };
   if (!operands.empty()) {
-    return run(0, reduction.rows, [&](size_t place) -> Found {
-      const RowOperand& one = operands[place];
-      const char* const memory = one.tensor < 0 ? one.memory : static_cast<const char*>(tensors[one.tensor]);
-      const ptrdiff_t offset = one.begin + reduction.first * one.by_element + reduction.row * one.by_row;
-      return {const_cast<char*>(memory) + offset, reduction.parts ? one.by_element * reduction.n : one.step};
-    });
+    const int64_t part = reduction.parts ? reduction.n : 0;
+    place_row_pass(stage, step, operands, {tensors, reduction.first, reduction.row, part}, &pass, links, steps);
+    return run(0, reduction.rows);
   }
   const Tensors both{tensors, const_cast<void* const*>(tensors + inputs), nullptr};
   for (int64_t done = 0; done < reduction.rows;) {
     const RowFinder some(program, stage, both, reduction.first + done * reduction.n, reduction.rows - done, reduction.n);
-    run(done, some.rows(), [&](size_t place) -> Found {
-      if (place == 0) return some.find(step.in[0]);
-      if (place == 1) return some.find(step.out);
-      const PlannedLink& link = stage.links[step.first + place / 2 - 1];
-      const size_t reads = link.link == Link::Keep ? 1 : static_cast<size_t>(link_reads(link.link));
-      return place % 2 < reads ? some.find(place % 2 == 0 ? link.slot : link.slot2) : Found{nullptr, 0};
-    });
+    for (uint32_t i = 0; i < step.count; ++i) {
+      const PlannedLink& link = stage.links[step.first + i];
+      const int reads = link.link == Link::Keep ? 1 : link_reads(link.link);
+      const Found one = reads > 0 ? some.find(link.slot) : Found{nullptr, 0};
+      const Found other = reads > 1 ? some.find(link.slot2) : Found{nullptr, 0};
+      links[i] = {link.link, one.at, other.at};
+      steps[i] = {one.step, other.step, false, false};
+    }
+    const Found in = some.find(step.in[0]);
+    pass = {};
+    pass.in = reinterpret_cast<const float*>(in.at);
+    pass.in_step = in.step;
+    pass.out = reinterpret_cast<float*>(some.find(step.out).at);
+    pass.links = links;
+    pass.steps = steps;
+    pass.count = step.count;
+    pass.streams = step.stores == Stores::Streamed;
+    run(done, some.rows());
     done += some.rows();
   }
 }

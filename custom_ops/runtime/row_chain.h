@@ -26,11 +26,17 @@ struct RowOperand {
   ptrdiff_t by_element = 0;  // times `first`
   ptrdiff_t by_row = 0;      // times the row
   ptrdiff_t step = 0;        // from one row to the next
+  bool restarts = false;     // whether a group of rows has this memory, and the next one again
 };
 
 // The operands of a row chain that are found by the same steps in all rows: of its input, of its output, and two of each link.
 // Empty if some are not, as those that are broadcast between others.
 std::vector<RowOperand> row_operands(const Program& program, const Stage& stage, size_t inputs, int64_t n);
+
+// Likewise of each step of a stage over one value of each row: chains of float32 over values that lie side by side.  `buffer` is
+// the tensor where what steps hand on is.  False if the stage is something else.
+bool value_operands(const Program& program, const Stage& stage, size_t inputs, int buffer,
+                    std::vector<std::vector<RowOperand>>* steps);
 
 // Which rows to run, and what they come to.
 struct RowReduction {
@@ -50,6 +56,18 @@ struct RowReduction {
 // `tensors` are pointers to the inputs and then to the outputs.  `operands` are those of row_operands.
 void run_row_chain(const Program& program, const Stage& stage, const std::vector<RowOperand>& operands,
                    const void* const* tensors, size_t inputs, const RowReduction& reduction);
+
+// Where the tensors of a pass are, inputs first.
+struct RowTensors {
+  const void* const* at;
+  int64_t first;  // element, and row, of the stage where the pass begins
+  int64_t row;
+  int64_t part;  // the elements of a part, where what is computed is not rows but parts of one; else 0
+};
+
+// Sets a pass to one step of a stage, and links and their steps, of which there is room for as many as the step has.
+void place_row_pass(const Stage& stage, const Step& step, const std::vector<RowOperand>& operands, const RowTensors& tensors,
+                    RowPass* pass, ChainLink* links, OperandSteps* steps);
 
 }  // namespace onnxfuse
 
