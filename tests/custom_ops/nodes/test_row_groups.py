@@ -83,8 +83,11 @@ def text(program: str) -> str:
 
 
 def operands(program: str, rows: int, n: int) -> list[np.ndarray]:
-    if "given" in program:  # without what cancels in sums
+    """Inputs of which sums that are results, or factors of these, do not cancel."""
+    if "given" in program:
         return [np.abs(normal((rows, n))), np.abs(normal((rows, 1), 1))]
+    if "squares" in program:
+        return [np.abs(normal((rows, n)))]
     return [normal((rows, n), seed) for seed in range(1 + PROGRAMS[program].count("input f32 broadcast"))]
 
 
