@@ -115,6 +115,7 @@ class RowPasses {
       ++blocks_.row_passes;
     }
   }
+
   bool reads(const BlockReduction& one, uint16_t id) const {
     const Value& value = program_.values[one.value];
     return std::count(value.operands, value.operands + operand_count(value), id) > 0;
