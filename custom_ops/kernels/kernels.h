@@ -206,11 +206,10 @@ struct NormalizedRows {
   bool centered;
 };
 
-// Rows to reduce, `pitch` elements apart: out[r] is what a[r * pitch + i] come to over i < n, or their products with
-// b[r * pitch + i]; of none it is the reduction's identity.
+// Rows to reduce, `pitch` elements apart: out[r] is what in[r * pitch + i] come to over i < n; of none it is the reduction's
+// identity.
 struct ReducedRows {
-  const void* a;
-  const void* b;  // Mapped::Product alone
+  const void* in;
   size_t rows;
   size_t pitch;
   size_t n;
@@ -243,7 +242,7 @@ struct RowPass {
   const OperandSteps* steps;
   size_t count;  // of links; none where the input is reduced as it is
   Op combine;
-  Mapped map;  // for a product each result is multiplied with itself
+  Mapped map;
   float* results;
   float* squares;  // the sums of squares, beside plain sums; null where nobody asks for them
   bool mean;       // results, and squares, are divided by the number of elements
@@ -265,11 +264,10 @@ struct ChainedRows {
   size_t fetched_count;
 };
 
-// Columns to reduce: out[i], for i < n, is what a[r * pitch + i] come to over r < rows, and what was in out[i] unless it
+// Columns to reduce: out[i], for i < n, is what in[r * pitch + i] come to over r < rows, and what was in out[i] unless it
 // `begins`.  Several calls, each but the last of a multiple of kReducedRows rows, give the same as one.
 struct ReducedColumns {
-  const void* a;
-  const void* b;  // Mapped::Product alone
+  const void* in;
   size_t rows;
   size_t pitch;
   size_t n;

@@ -333,8 +333,7 @@ class BlockPlanner {
       one.reduce = value.reduce;
       one.type = compute_type(value.type);
       one.kernels = kernels().find_reduction(info(value.reduce).combine, one.type, value.map);
-      one.a = places_[value.operands[0]];
-      one.b = places_[value.operands[value.map == Mapped::Product ? 1 : 0]];
+      one.in = places_[value.operands[0]];
       one.out = places_[id];
       made->reductions.push_back(one);
       const int64_t segments = blocks_.geometry.by_columns ? 0 : blocks_.geometry.segment_count;

@@ -63,8 +63,7 @@ struct BlockReduction {
   Reduce reduce{};
   DType type{};
   ReduceKernels kernels{};
-  BlockPlace a;
-  BlockPlace b;
+  BlockPlace in;
   BlockPlace out;
 };
 

@@ -163,8 +163,7 @@ class WholePlanner {
       WholeReduction one;
       one.reduction = make_reduction(shapes_[value.operands[0]], program_.axes, value.reduce, compute_type(value.type),
                                      value.map);
-      one.a = places_[value.operands[0]].place;
-      one.b = places_[value.operands[value.map == Mapped::Product ? 1 : 0]].place;
+      one.in = places_[value.operands[0]].place;
       one.out = places_[id].place;
       one.scratch = scratch(one.reduction.scratch_bytes);
       made.reductions.push_back(std::move(one));
@@ -263,7 +262,7 @@ void run_nest(const NestPlan& plan, const void* const* inputs, void* const* outp
       run_plan(phase.part.program, *phase.plan, {read, written, scratch + phase.scratch}, host);
     }
     for (const WholeReduction& one : phase.reductions) {
-      run_reduction(one.reduction, at(one.a), at(one.b), at(one.out), scratch + one.scratch, host);
+      run_reduction(one.reduction, at(one.in), at(one.out), scratch + one.scratch, host);
     }
   }
   if (plan.blocks != nullptr) run_blocks(*plan.blocks, inputs, outputs, scratch, host);

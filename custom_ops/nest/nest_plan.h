@@ -27,8 +27,7 @@ struct TensorPlace {
 // A reduction of whole tensors.
 struct WholeReduction {
   TensorReduction reduction;
-  TensorPlace a;
-  TensorPlace b;  // of products alone
+  TensorPlace in;
   TensorPlace out;
   size_t scratch = 0;
 };

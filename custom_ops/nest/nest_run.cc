@@ -101,7 +101,7 @@ class BlockRunner {
       } else if (!phase.reductions.empty()) {
         *end = {};
         pass = end++;
-        pass->in = reinterpret_cast<const float*>(address(phase.reductions[0].a, region));
+        pass->in = reinterpret_cast<const float*>(address(phase.reductions[0].in, region));
         pass->in_step = geometry_.run * static_cast<int64_t>(sizeof(float));
       }
       for (const BlockReduction& one : phase.reductions) reduce_in(pass, one, phase.reductions.size() > 1, region);
@@ -116,7 +116,7 @@ class BlockRunner {
   void reduce_in(RowPass* pass, const BlockReduction& one, bool beside, const Region& region) {
     auto* const results = reinterpret_cast<float*>(address(one.out, region));
     const bool mean = one.reduce == Reduce::ReduceMean;
-    if (beside && one.map == Mapped::Product) {
+    if (beside && one.map == Mapped::Square) {
       pass->squares = results;
       pass->mean_squares = mean;
       return;
@@ -358,7 +358,7 @@ class BlockRunner {
 
   void reduce(const BlockReduction& one, const Region& region) {
     char* const out = address(one.out, region);
-    const bool gaps = !geometry_.by_columns && region.count > 1 && !is_buffer(one.a);
+    const bool gaps = !geometry_.by_columns && region.count > 1 && !is_buffer(one.in);
     reduce_to(one, region, gaps ? partials_ : out);
     if (gaps) join(one, partials_, region.count, 1, out);
     finish(one, region);
@@ -366,21 +366,20 @@ class BlockRunner {
 
   // The results of a region; where its rows have gaps in memory, a result for each run.
   void reduce_to(const BlockReduction& one, const Region& region, char* out, bool begins = true) {
-    const char* const a = address(one.a, region);
-    const char* const b = address(one.b, region);
-    const bool kept = is_buffer(one.a);
+    const char* const in = address(one.in, region);
+    const bool kept = is_buffer(one.in);
     const auto results = static_cast<size_t>(region.results);
     const int64_t elements = region.length * region.count;
     if (geometry_.by_columns) {
       const int64_t rows = elements / region.results;
       const int64_t pitch = kept ? region.results : geometry_.segments[0].stride;
-      one.kernels.columns({a, b, static_cast<size_t>(rows), static_cast<size_t>(pitch), results, out, begins});
+      one.kernels.columns({in, static_cast<size_t>(rows), static_cast<size_t>(pitch), results, out, begins});
     } else if (region.count > 1 && !kept) {
       const auto pitch = static_cast<size_t>(region.step);
-      one.kernels.rows({a, b, static_cast<size_t>(region.count), pitch, static_cast<size_t>(region.length), out});
+      one.kernels.rows({in, static_cast<size_t>(region.count), pitch, static_cast<size_t>(region.length), out});
     } else {
       const auto n = static_cast<size_t>(elements / region.results);
-      one.kernels.rows({a, b, results, n, n, out});
+      one.kernels.rows({in, results, n, n, out});
     }
   }
 
@@ -390,9 +389,9 @@ class BlockRunner {
     const auto count = static_cast<size_t>(parts);
     const auto n = static_cast<size_t>(columns);
     if (geometry_.by_columns) {
-      joins.columns({partials, nullptr, count, n, n, out, true});
+      joins.columns({partials, count, n, n, out, true});
     } else {
-      joins.rows({partials, nullptr, 1, count, count, out});
+      joins.rows({partials, 1, count, count, out});
     }
   }
 

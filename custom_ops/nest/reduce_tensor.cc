@@ -35,12 +35,11 @@ int64_t count_of(const std::vector<Extent>& dims) {
 // Where things are in memory.
 class Reducer {
  public:
-  Reducer(const TensorReduction& reduction, const void* a, const void* b, void* out, void* scratch)
+  Reducer(const TensorReduction& reduction, const void* in, void* out, void* scratch)
       : plan_(reduction),
         geometry_(reduction.geometry),
         size_(static_cast<int64_t>(compute_size(reduction.type))),
-        a_(static_cast<const char*>(a)),
-        b_(static_cast<const char*>(b)),
+        in_(static_cast<const char*>(in)),
         out_(static_cast<char*>(reduction.parts > 1 ? scratch : out)),
         kernels_(kernels().find_reduction(info(reduction.reduce).combine, reduction.type, reduction.map)) {}
 
@@ -57,11 +56,11 @@ class Reducer {
   }
 
  private:
-  const void* at(const char* data, int64_t element) const { return data == nullptr ? nullptr : data + element * size_; }
+  const void* at(int64_t element) const { return in_ + element * size_; }
 
   void reduce_rows(int64_t element, int64_t rows, int64_t pitch, int64_t n, int64_t result) const {
-    kernels_.rows({at(a_, element), at(b_, element), static_cast<size_t>(rows), static_cast<size_t>(pitch),
-                   static_cast<size_t>(n), out_ + result * size_});
+    kernels_.rows({at(element), static_cast<size_t>(rows), static_cast<size_t>(pitch), static_cast<size_t>(n),
+                   out_ + result * size_});
   }
 
   // A unit is some segments of a row, or a part of one.
@@ -95,7 +94,7 @@ class Reducer {
     for (int64_t other = 0; other * inner.size < geometry_.segment_count; ++other) {
       const int64_t element = place_of(geometry_.outer, row) +
                               place_of(geometry_.segments, other * inner.size + first) + column;
-      kernels_.columns({at(a_, element), at(b_, element), static_cast<size_t>(rows), static_cast<size_t>(inner.stride),
+      kernels_.columns({at(element), static_cast<size_t>(rows), static_cast<size_t>(inner.stride),
                         static_cast<size_t>(std::min(plan_.unit_columns, geometry_.columns - column)), out, other == 0});
     }
   }
@@ -103,8 +102,7 @@ class Reducer {
   const TensorReduction& plan_;
   const NestGeometry& geometry_;
   const int64_t size_;
-  const char* const a_;
-  const char* const b_;
+  const char* const in_;
   char* const out_;
   const ReduceKernels kernels_;
 };
@@ -199,11 +197,10 @@ void finish_reduction(Reduce reduce, DType type, int64_t elements, void* results
   type == DType::f64 ? divide<double>(results, count, by) : divide<float>(results, count, by);
 }
 
-void run_reduction(const TensorReduction& reduction, const void* a, const void* b, void* out, void* scratch,
-                   const Host& host) {
+void run_reduction(const TensorReduction& reduction, const void* in, void* out, void* scratch, const Host& host) {
   const NestGeometry& geometry = reduction.geometry;
   if (geometry.results() == 0) return;
-  const Reducer reducer(reduction, a, b, out, scratch);
+  const Reducer reducer(reduction, in, out, scratch);
   run_parts(host, reduction.tasks, [&](int64_t task) {
     const int64_t end = (task + 1) * reduction.units / reduction.tasks;
     for (int64_t unit = task * reduction.units / reduction.tasks; unit < end; ++unit) reducer.run_unit(unit);
@@ -213,11 +210,11 @@ void run_reduction(const TensorReduction& reduction, const void* a, const void* 
     const auto parts = static_cast<size_t>(reduction.parts);
     const auto columns = static_cast<size_t>(geometry.columns);
     if (!geometry.by_columns) {
-      joins.rows({scratch, nullptr, static_cast<size_t>(geometry.rows), parts, parts, out});
+      joins.rows({scratch, static_cast<size_t>(geometry.rows), parts, parts, out});
     } else {
       const size_t bytes = columns * compute_size(reduction.type);
       for (size_t row = 0; row < static_cast<size_t>(geometry.rows); ++row) {
-        joins.columns({static_cast<const char*>(scratch) + row * parts * bytes, nullptr, parts, columns, columns,
+        joins.columns({static_cast<const char*>(scratch) + row * parts * bytes, parts, columns, columns,
                        static_cast<char*>(out) + row * bytes, true});
       }
     }

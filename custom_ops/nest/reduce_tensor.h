@@ -60,8 +60,8 @@ constexpr int64_t kPartElements = 8192;
 
 TensorReduction make_reduction(const Shape& shape, const std::vector<int>& axes, Reduce reduce, DType type, Mapped map);
 
-// Reduces `a`, or its products with `b`, to `out`.  `scratch` is aligned to a cache line.
-void run_reduction(const TensorReduction& reduction, const void* a, const void* b, void* out, void* scratch, const Host& host);
+// `scratch` is aligned to a cache line.
+void run_reduction(const TensorReduction& reduction, const void* in, void* out, void* scratch, const Host& host);
 
 // Divides results by the number of elements that each is of, for a mean; that of none stays 0.
 void finish_reduction(Reduce reduce, DType type, int64_t elements, void* results, int64_t count);

@@ -69,7 +69,7 @@ class RowPasses {
     const BlockPass& pass = phase.elements;
     const std::vector<BlockReduction>& reductions = phase.reductions;
     if (pass.plan == nullptr) {
-      return reductions.empty() || (reductions[0].a.kind == BlockPlace::Kind::Input && join_together(reductions));
+      return reductions.empty() || (reductions[0].in.kind == BlockPlace::Kind::Input && join_together(reductions));
     }
     if (!pass.is_row_chain || pass.row_operands.empty()) return false;
     return reductions.empty() || (pass.reduces && join_together(reductions));
@@ -78,9 +78,8 @@ class RowPasses {
   // Whether reductions are of the same elements: one, or a sum and one of squares.
   bool join_together(const std::vector<BlockReduction>& reductions) const {
     const auto fits = [&](const BlockReduction& one) {
-      const uint16_t* const operands = program_.values[one.value].operands;
-      const bool same = operands[0] == program_.values[reductions[0].value].operands[0];
-      return one.type == DType::f32 && same && (one.map != Mapped::Product || operands[1] == operands[0]);
+      const bool same = program_.values[one.value].operands[0] == program_.values[reductions[0].value].operands[0];
+      return one.type == DType::f32 && same;
     };
     if (!std::all_of(reductions.begin(), reductions.end(), fits) || reductions.size() > 2) return false;
     const auto sums = [&](Mapped map) {
@@ -88,7 +87,7 @@ class RowPasses {
         return one.map == map && info(one.reduce).combine == Op::Add;
       });
     };
-    return reductions.size() == 1 || (sums(Mapped::Plain) == 1 && sums(Mapped::Product) == 1);
+    return reductions.size() == 1 || (sums(Mapped::Plain) == 1 && sums(Mapped::Square) == 1);
   }
 
   // Of a group's own memory each group has the same.
@@ -246,10 +245,7 @@ class RowPasses {
     for (BlockPhase& phase : blocks_.phases) {
       for (BlockPlace& one : phase.elements.inputs) move(&one);
       for (BlockPlace& one : phase.elements.outputs) move(&one);
-      for (BlockReduction& one : phase.reductions) {
-        move(&one.a);
-        move(&one.b);
-      }
+      for (BlockReduction& one : phase.reductions) move(&one.in);
     }
   }
 

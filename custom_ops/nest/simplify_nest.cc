@@ -152,20 +152,19 @@ Program without_maps(const Program& program, const std::vector<Shape>& shapes) {
       value.op_type = compute_type(value.type);
       continue;
     }
-    // A product or an absolute value that nothing else reads is computed while it is reduced.
+    // A square or an absolute value that nothing else reads is computed while it is reduced, but for the rare ones.
     const Value& made = program.values[operand];
     const bool only_reduced = readers[operand].all == readers[operand].reductions;
     if (made.kind != Value::Kind::Instruction || !is_float(made.type) || !only_reduced) continue;
     const bool sums = value.reduce == Reduce::ReduceSum || value.reduce == Reduce::ReduceMean;
-    if (made.op == Op::Abs && value.reduce != Reduce::ReduceProd) {
+    if (made.op == Op::Abs && (sums || value.reduce == Reduce::ReduceMax)) {
       value.map = Mapped::Absolute;
     } else if (made.op == Op::Mul && sums && made.operands[0] == made.operands[1]) {
-      value.map = Mapped::Product;
+      value.map = Mapped::Square;
     } else {
       continue;
     }
     value.operands[0] = made.operands[0];
-    value.operands[1] = made.operands[value.map == Mapped::Product ? 1 : 0];
   }
   return result;
 }

@@ -50,15 +50,12 @@ constexpr bool all_have_links() {
     const bool unary = info(op).arity == 1 && unary_link(op) != Link::Keep;
     const bool binary = info(op).arity == 2 && binary_links(op).scalar != Link::Keep;
     if (info(op).chained != 0 && !unary && !binary && op != Op::HardSigmoid) return false;
+    const bool reversed = binary && binary_links(op).reversed_scalar != Link::Keep;
+    if (binary && is_chained_first_only(op) == reversed) return false;
   }
   return true;
 }
 static_assert(all_have_links(), "the table says that chains have an operator for which there is no link");
-
-// Whether the value in the register can only be the first operand.
-constexpr bool takes_first_only(Op op) {
-  return op == Op::HardSigmoid || (info(op).arity == 2 && binary_links(op).reversed_scalar == Link::Keep);
-}
 
 // The link that takes its operand from a register instead of memory; Keep where there is none.
 Link from_register(Link link) {
@@ -147,7 +144,7 @@ void StageBuilder::keep_in_registers(const std::vector<int>& local, std::vector<
 bool StageBuilder::is_chainable(uint16_t id) const {
   const Value& value = program_.values[id];
   if (!is_chained(value.op, value.op_type)) return false;
-  if (takes_first_only(value.op) && is_scalar(value.operands[0])) return false;
+  if (is_chained_first_only(value.op) && is_scalar(value.operands[0])) return false;
   return value.op != Op::HardSigmoid || (is_scalar(value.operands[1]) && is_scalar(value.operands[2]));
 }
 
@@ -159,7 +156,7 @@ bool StageBuilder::can_extend(uint16_t last, uint16_t next) const {
   const auto times = std::count(value.operands, value.operands + arity, last);
   if (value.op == Op::Mul && times == 2) return true;
   if (times != 1) return false;
-  return !takes_first_only(value.op) || value.operands[0] == last;
+  return !is_chained_first_only(value.op) || value.operands[0] == last;
 }
 
 size_t StageBuilder::chain_length(size_t at) {

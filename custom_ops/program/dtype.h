@@ -70,8 +70,8 @@ enum class Reduce : uint8_t {
 #undef ONNXFUSE_REDUCTION
 };
 
-// What becomes of an element before it is reduced: itself, its absolute value, or its product with another.
-enum class Mapped : uint8_t { Plain, Absolute, Product };
+// What becomes of an element before it is reduced: itself, its absolute value, or its square.
+enum class Mapped : uint8_t { Plain, Absolute, Square };
 
 // What a reduction gives of no elements.
 enum class Identity : uint8_t { Zero, One, Lowest, Highest };
@@ -103,6 +103,9 @@ constexpr bool has_kernel(Op op, DType type) {
 constexpr bool is_chained(Op op, DType type) {
   return (info(op).chained >> static_cast<int>(compute_type(type))) & 1;
 }
+
+// Whether chains have an operator with the value that is handed on as its first operand alone.
+constexpr bool is_chained_first_only(Op op) { return op == Op::HardSigmoid || op == Op::LeakyRelu; }
 
 }  // namespace onnxfuse
 

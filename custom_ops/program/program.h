@@ -53,7 +53,7 @@ struct Program {
 
 // How many operands a value has whose elements it is made of.
 inline int operand_count(const Value& value) {
-  if (value.kind == Value::Kind::Reduction) return value.map == Mapped::Product ? 2 : 1;
+  if (value.kind == Value::Kind::Reduction) return 1;
   return value.kind == Value::Kind::Instruction ? info(value.op).arity : 0;
 }
 

@@ -331,36 +331,6 @@ ONNXFUSE_INLINE void pow_array(const float* x, const float* y, float* out, size_
 
 static inline double pow(double x, double y) { return std::pow(x, y); }
 
-// ---------------------------------------------------------------------------------------------- arrays
-
-// out[i] = function(x[i]) by packs and vectors, the last one filled up with zeros.  `out` may be `x`.
-template <typename Function>
-ONNXFUSE_INLINE void map_vectors(const float* x, float* out, size_t n, Function function) {
-  constexpr size_t kLanes = kVectorBytes / sizeof(float);
-  FloatVector v;
-  size_t i = 0;
-  if constexpr (kPacked > 1) {
-    for (; i + kPacked * kLanes <= n; i += kPacked * kLanes) {
-      const auto read = [&](int k) {
-        FloatVector one;
-        std::memcpy(&one, x + i + k * kLanes, sizeof one);
-        return one;
-      };
-      write_pack(function(read_pack(read)), [&](int k, FloatVector one) { std::memcpy(out + i + k * kLanes, &one, sizeof one); });
-    }
-  }
-  for (; i + kLanes <= n; i += kLanes) {
-    std::memcpy(&v, x + i, sizeof v);
-    v = function(v);
-    std::memcpy(out + i, &v, sizeof v);
-  }
-  if (i == n) return;
-  v = FloatVector{};
-  std::memcpy(&v, x + i, (n - i) * sizeof(float));
-  v = function(v);
-  std::memcpy(out + i, &v, (n - i) * sizeof(float));
-}
-
 }  // namespace math
 }  // namespace ONNXFUSE_ISA
 }  // namespace onnxfuse

@@ -32,6 +32,34 @@ struct Function {
   Reference reference;
 };
 
+// out[i] = function(x[i]) by packs and vectors, the last one filled up with zeros.  `out` may be `x`.
+template <typename Function>
+void map_vectors(const float* x, float* out, size_t n, Function function) {
+  constexpr size_t kLanes = math::kVectorBytes / sizeof(float);
+  math::FloatVector v;
+  size_t i = 0;
+  if constexpr (math::kPacked > 1) {
+    for (; i + math::kPacked * kLanes <= n; i += math::kPacked * kLanes) {
+      const auto read = [&](int k) {
+        math::FloatVector one;
+        std::memcpy(&one, x + i + k * kLanes, sizeof one);
+        return one;
+      };
+      math::write_pack(function(math::read_pack(read)), [&](int k, math::FloatVector one) { std::memcpy(out + i + k * kLanes, &one, sizeof one); });
+    }
+  }
+  for (; i + kLanes <= n; i += kLanes) {
+    std::memcpy(&v, x + i, sizeof v);
+    v = function(v);
+    std::memcpy(out + i, &v, sizeof v);
+  }
+  if (i == n) return;
+  v = math::FloatVector{};
+  std::memcpy(&v, x + i, (n - i) * sizeof(float));
+  v = function(v);
+  std::memcpy(out + i, &v, (n - i) * sizeof(float));
+}
+
 #define ARRAY(NAME)                                             \
   void NAME##_loop(const float* x, float* out, size_t n) {      \
     for (size_t i = 0; i < n; ++i) out[i] = math::NAME(x[i]);   \
@@ -39,7 +67,7 @@ struct Function {
 #define VECTORS(NAME)                                                                 \
   ARRAY(NAME)                                                                         \
   void NAME##_vectors(const float* x, float* out, size_t n) {                         \
-    math::map_vectors(x, out, n, [](auto v) { return math::NAME(v); });               \
+    map_vectors(x, out, n, [](auto v) { return math::NAME(v); });               \
   }
 VECTORS(exp)
 VECTORS(expm1)

@@ -14,8 +14,8 @@
 // and, if it has the operation in that form, `template <class V> static V vector(V a, ...)` for GCC's vector types,
 // which chains use on registers.
 //
-// To let an operator take part in chains as well (faster, not needed): the types in its row, a Link in kernels.h of the
-// functor's name and its case in chains.inc, and for two operands its links in stage_chain.cc.
+// To let an operator take part in chains in place of such kernels (faster, not needed): the types in its row, a Link in
+// kernels.h of the functor's name and its case in chains.inc, and for two operands its links in stage_chain.cc.
 //
 // The file is compiled once for each instruction set, so everything is inside the namespace ONNXFUSE_ISA and calls
 // nothing but compiler builtins and vector_math.h.
@@ -273,23 +273,15 @@ struct Round {
   struct name {                                                                \
     template <class T> static T apply(T a) { return math::function(a); }      \
   };
-// These are written for vectors too: one vector after another is faster than what a compiler makes of a loop.
-#define ONNXFUSE_MATH_VECTOR(name, function)                                                      \
-  struct name {                                                                                    \
-    template <class T> static T apply(T a) { return math::function(a); }                          \
-    static void array(const float* a, float* out, size_t n) {                                     \
-      math::map_vectors(a, out, n, [](auto x) { return math::function(x); });                     \
-    }                                                                                              \
-  };
-ONNXFUSE_MATH_VECTOR(Exp, exp)
-ONNXFUSE_MATH_VECTOR(Log, log)
-ONNXFUSE_MATH_VECTOR(Tanh, tanh)
-ONNXFUSE_MATH_VECTOR(Erf, erf)
-ONNXFUSE_MATH_VECTOR(Sigmoid, sigmoid)
-ONNXFUSE_MATH_VECTOR(Softplus, softplus)
-ONNXFUSE_MATH_VECTOR(Mish, mish)
-ONNXFUSE_MATH_VECTOR(Gelu, gelu)
-ONNXFUSE_MATH_VECTOR(GeluTanh, gelu_tanh)
+ONNXFUSE_MATH_FUNCTOR(Exp, exp)
+ONNXFUSE_MATH_FUNCTOR(Log, log)
+ONNXFUSE_MATH_FUNCTOR(Tanh, tanh)
+ONNXFUSE_MATH_FUNCTOR(Erf, erf)
+ONNXFUSE_MATH_FUNCTOR(Sigmoid, sigmoid)
+ONNXFUSE_MATH_FUNCTOR(Softplus, softplus)
+ONNXFUSE_MATH_FUNCTOR(Mish, mish)
+ONNXFUSE_MATH_FUNCTOR(Gelu, gelu)
+ONNXFUSE_MATH_FUNCTOR(GeluTanh, gelu_tanh)
 ONNXFUSE_MATH_FUNCTOR(Asin, asin)
 ONNXFUSE_MATH_FUNCTOR(Acos, acos)
 ONNXFUSE_MATH_FUNCTOR(Atan, atan)
@@ -299,7 +291,6 @@ ONNXFUSE_MATH_FUNCTOR(Asinh, asinh)
 ONNXFUSE_MATH_FUNCTOR(Acosh, acosh)
 ONNXFUSE_MATH_FUNCTOR(Atanh, atanh)
 #undef ONNXFUSE_MATH_FUNCTOR
-#undef ONNXFUSE_MATH_VECTOR
 
 // These work on arrays: an argument that is too large takes another road.
 #define ONNXFUSE_MATH_ARRAY(name, function)                                                              \

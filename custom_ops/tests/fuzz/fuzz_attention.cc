@@ -21,6 +21,7 @@ using namespace onnxfuse;
 using fuzz::below;
 using fuzz::count_of;
 using fuzz::expect;
+using fuzz::expect_reason;
 using fuzz::one_of;
 
 constexpr double kMostProducts = 1e6;
@@ -106,15 +107,9 @@ void check_node() {
   const fuzz::Attributes attributes = fuzz::random_attention();
   Attention node;
   std::string error;
-  if (!read_attention(attributes.source(), 2 + below(5), &node, &error)) {
-    expect(!error.empty(), "refused for no reason");
-    return;
-  }
+  if (!read_attention(attributes.source(), 2 + below(5), &node, &error)) return expect_reason(error);
   AttentionPlan plan;
-  if (!make_attention_plan(node, {fuzz::random_shapes(node)}, &plan, &error)) {
-    expect(!error.empty(), "refused for no reason");
-    return;
-  }
+  if (!make_attention_plan(node, {fuzz::random_shapes(node)}, &plan, &error)) return expect_reason(error);
   const std::vector<Shape>& shapes = plan.key.shapes;
   if (std::any_of(shapes.begin(), shapes.end(), [](const Shape& s) { return count_of(s) < 0; })) return;
   const double sizes = static_cast<double>(plan.k.length) + static_cast<double>(plan.k.size);

@@ -22,6 +22,7 @@ using namespace onnxfuse;
 using fuzz::below;
 using fuzz::count_of;
 using fuzz::expect;
+using fuzz::expect_reason;
 using fuzz::one_of;
 using fuzz::place_in;
 
@@ -118,9 +119,9 @@ void check_node() {
   }
   MatMul node;
   std::string error;
-  if (!read_matmul(attributes.source(), inputs, &node, &error)) return expect(!error.empty(), "refused for no reason");
+  if (!read_matmul(attributes.source(), inputs, &node, &error)) return expect_reason(error);
   NhwcConvPlan plan;
-  if (!make_matmul_plan(node, {random_shapes(node)}, &plan, &error)) return expect(!error.empty(), "refused for no reason");
+  if (!make_matmul_plan(node, {random_shapes(node)}, &plan, &error)) return expect_reason(error);
   const std::vector<Shape>& shapes = plan.key.shapes;
   if (std::any_of(shapes.begin(), shapes.end(), [](const Shape& s) { return count_of(s) < 0; })) return;
   if (count_of(plan.output) < 0 || plan.bytes > size_t{1} << 24) return;

@@ -25,6 +25,7 @@ using fuzz::Attributes;
 using fuzz::below;
 using fuzz::count_of;
 using fuzz::expect;
+using fuzz::expect_reason;
 using fuzz::one_of;
 
 constexpr int64_t kMostProducts = 2'000'000;
@@ -441,14 +442,12 @@ void check_node() {
   NhwcConv node;
   std::string error;
   inputs += attributes.operands[0] + attributes.operands[1];
-  if (!read_nhwc_conv(attributes.source(), inputs, &node, &error)) {
-    return expect(!error.empty(), "refused for no reason");
-  }
+  if (!read_nhwc_conv(attributes.source(), inputs, &node, &error)) return expect_reason(error);
   const std::vector<Shape> shapes = random_shapes(node);
   NhwcShapes resolved;
   NhwcConvPlan plan;
   if (!resolve_nhwc_conv(node, shapes, &resolved, &error) || !make_nhwc_conv_plan(node, {shapes}, &plan, &error)) {
-    return expect(!error.empty(), "refused for no reason");
+    return expect_reason(error);
   }
   // A Program that was spoilt may compute anything.
   if (attributes.texts == texts && is_small(plan, resolved)) run(node, plan, resolved);

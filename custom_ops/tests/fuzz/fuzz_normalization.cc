@@ -22,6 +22,7 @@ using namespace onnxfuse;
 using fuzz::below;
 using fuzz::count_of;
 using fuzz::expect;
+using fuzz::expect_reason;
 using fuzz::one_of;
 using fuzz::place_in;
 
@@ -153,15 +154,9 @@ void check_node() {
   }
   Normalization node;
   std::string error;
-  if (!read_normalization(attributes.source(), inputs, &node, &error)) {
-    expect(!error.empty(), "refused for no reason");
-    return;
-  }
+  if (!read_normalization(attributes.source(), inputs, &node, &error)) return expect_reason(error);
   NormalizationPlan plan;
-  if (!make_normalization_plan(node, {random_shapes(node)}, &plan, &error)) {
-    expect(!error.empty(), "refused for no reason");
-    return;
-  }
+  if (!make_normalization_plan(node, {random_shapes(node)}, &plan, &error)) return expect_reason(error);
   const std::vector<Shape>& shapes = plan.key.shapes;
   if (std::any_of(shapes.begin(), shapes.end(), [](const Shape& s) { return count_of(s) < 0; })) return;
   // A Program that was spoilt may read elements that are not float32.

@@ -21,6 +21,9 @@ inline void expect(bool good, const char* what) {
   std::abort();
 }
 
+// What is refused has to say why.
+inline void expect_reason(const std::string& error) { expect(!error.empty(), "refused for no reason"); }
+
 // Up to four edits, with characters of `alphabet` inserted.
 inline void spoil(std::string* text, std::string_view alphabet) {
   for (size_t edits = 1 + below(4); edits > 0 && !text->empty(); --edits) {

@@ -26,6 +26,7 @@ using namespace onnxfuse;
 using fuzz::below;
 using fuzz::count_of;
 using fuzz::expect;
+using fuzz::expect_reason;
 using fuzz::one_of;
 using fuzz::place_in;
 
@@ -352,16 +353,13 @@ void check_program() {
   if (spoilt) fuzz::spoil(&text, "0123456789 \n-:,._reducsplitmgow");
   Program program;
   std::string error;
-  if (!parse_program(text, &program, &error, Reads::Reductions)) {
-    expect(!error.empty(), "refused for no reason");
-    return;
-  }
+  if (!parse_program(text, &program, &error, Reads::Reductions)) return expect_reason(error);
   const std::vector<Shape> shapes = random_shapes(program);
   if (names_rows(program)) {
     std::vector<Shape> values;
     const auto fits = [](const Shape& shape) { return count_of(shape, kMost) >= 0; };
     if (!resolve_shapes(program, shapes, &values, &error)) {
-      expect(!error.empty(), "refused for no reason");
+      expect_reason(error);
     } else if (!spoilt && std::all_of(shapes.begin(), shapes.end(), fits) && std::all_of(values.begin(), values.end(), fits)) {
       check_named_rows(program, shapes, values);
     }
@@ -369,10 +367,7 @@ void check_program() {
   }
   const Program made = with_reciprocals(program);
   NestPlan plan;
-  if (!make_nest_plan(made, {shapes}, &plan, &error)) {
-    expect(!error.empty(), "refused for no reason");
-    return;
-  }
+  if (!make_nest_plan(made, {shapes}, &plan, &error)) return expect_reason(error);
   std::vector<Shape> values;
   expect(resolve_shapes(program, shapes, &values, &error), "a plan for shapes that do not fit");
   const auto is_large = [](const Shape& shape) { return count_of(shape, kMost) < 0; };

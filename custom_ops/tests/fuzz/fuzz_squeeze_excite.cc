@@ -20,6 +20,7 @@ using namespace onnxfuse;
 using fuzz::below;
 using fuzz::count_of;
 using fuzz::expect;
+using fuzz::expect_reason;
 using fuzz::one_of;
 
 constexpr int64_t kMost = 300'000;
@@ -118,15 +119,9 @@ void check_node() {
   if (attributes.spoilt) fuzz::spoil_text(&attributes.texts[below(2) == 0 ? "program" : "squeeze_program"]);
   SqueezeExcite node;
   std::string error;
-  if (!read_squeeze_excite(attributes.source(), 3 + operands[0] + operands[1], &node, &error)) {
-    expect(!error.empty(), "refused for no reason");
-    return;
-  }
+  if (!read_squeeze_excite(attributes.source(), 3 + operands[0] + operands[1], &node, &error)) return expect_reason(error);
   SqueezeExcitePlan plan;
-  if (!make_squeeze_excite_plan(node, {random_shapes(node)}, &plan, &error)) {
-    expect(!error.empty(), "refused for no reason");
-    return;
-  }
+  if (!make_squeeze_excite_plan(node, {random_shapes(node)}, &plan, &error)) return expect_reason(error);
   const std::vector<Shape>& shapes = plan.key.shapes;
   if (attributes.spoilt || std::any_of(shapes.begin(), shapes.end(), [](const Shape& s) { return count_of(s, kMost) < 0; })) {
     return;

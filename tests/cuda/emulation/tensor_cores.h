@@ -38,9 +38,10 @@ inline void onnxfuse_emulation_ldmatrix(const uint16_t* row, unsigned (&words)[4
   __syncwarp();
 }
 
-// c (16 x 8) += a (16 x 16) · b (16 x 8); widen makes a float of 16 bits.
-template <class Widen>
-void onnxfuse_emulation_mma(const unsigned (&a)[4], const unsigned (&b)[2], float (&c)[4], const Widen& widen) {
+// c (16 x 8) += a (16 x depth) · b (depth x 8), of which product(lanes, row, column, k) multiplies two elements.
+template <class Product>
+void onnxfuse_emulation_multiply(const unsigned (&a)[4], const unsigned (&b)[2], float (&c)[4], unsigned depth,
+                                 const Product& product) {
   emulation::Fragment& own = emulation::fragments[threadIdx.x];
   memcpy(own.a, a, sizeof a);
   memcpy(own.b, b, sizeof b);
@@ -49,33 +50,31 @@ void onnxfuse_emulation_mma(const unsigned (&a)[4], const unsigned (&b)[2], floa
   const unsigned lane = threadIdx.x % emulation::warp_size;
   for (unsigned i = 0; i < 4; ++i) {
     const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-    for (unsigned k = 0; k < 16; ++k) {
-      const unsigned holder = k % 8 / 2, upper = k / 8;  // of columns k of a, and rows k of b
-      const float left = widen(emulation::half_of(lanes[row % 8 * 4 + holder].a[upper * 2 + row / 8], k % 2));
-      const float right = widen(emulation::half_of(lanes[column * 4 + holder].b[upper], k % 2));
-      c[i] += left * right;
-    }
+    for (unsigned k = 0; k < depth; ++k) c[i] += product(lanes, row, column, k);
   }
   __syncwarp();
 }
 
+// c (16 x 8) += a (16 x 16) · b (16 x 8); widen makes a float of 16 bits.
+template <class Widen>
+void onnxfuse_emulation_mma(const unsigned (&a)[4], const unsigned (&b)[2], float (&c)[4], const Widen& widen) {
+  const auto product = [&](const emulation::Fragment* lanes, unsigned row, unsigned column, unsigned k) {
+    const unsigned holder = k % 8 / 2, upper = k / 8;  // of columns k of a, and rows k of b
+    const float left = widen(emulation::half_of(lanes[row % 8 * 4 + holder].a[upper * 2 + row / 8], k % 2));
+    const float right = widen(emulation::half_of(lanes[column * 4 + holder].b[upper], k % 2));
+    return left * right;
+  };
+  onnxfuse_emulation_multiply(a, b, c, 16, product);
+}
+
 // c (16 x 8) += a (16 x 8) · b (8 x 8) of floats of which the instruction does not read the last 13 bits.
 inline void onnxfuse_emulation_mma_tf32(const unsigned (&a)[4], const unsigned (&b)[2], float (&c)[4]) {
-  emulation::Fragment& own = emulation::fragments[threadIdx.x];
-  memcpy(own.a, a, sizeof a);
-  memcpy(own.b, b, sizeof b);
-  __syncwarp();
-  const emulation::Fragment* lanes = emulation::warp_fragments();
-  const unsigned lane = threadIdx.x % emulation::warp_size;
-  for (unsigned i = 0; i < 4; ++i) {
-    const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-    for (unsigned k = 0; k < 8; ++k) {
-      const float left = __uint_as_float(lanes[row % 8 * 4 + k % 4].a[k / 4 * 2 + row / 8] & ~0x1fffu);
-      const float right = __uint_as_float(lanes[column * 4 + k % 4].b[k / 4] & ~0x1fffu);
-      c[i] += left * right;
-    }
-  }
-  __syncwarp();
+  const auto product = [](const emulation::Fragment* lanes, unsigned row, unsigned column, unsigned k) {
+    const float left = __uint_as_float(lanes[row % 8 * 4 + k % 4].a[k / 4 * 2 + row / 8] & ~0x1fffu);
+    const float right = __uint_as_float(lanes[column * 4 + k % 4].b[k / 4] & ~0x1fffu);
+    return left * right;
+  };
+  onnxfuse_emulation_multiply(a, b, c, 8, product);
 }
 
 #endif  // ONNXFUSE_EMULATION_TENSOR_CORES_H_
