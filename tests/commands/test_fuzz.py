@@ -396,6 +396,42 @@ def test_a_nan_that_is_hidden_from_the_greatest_is_explained_in_old_opsets(eleme
     assert fuzz_slack.unexplained(model, feeds, [result], rewritten=True) == found
 
 
+@pytest.mark.parametrize(
+    ("row", "value", "found"),
+    [
+        ([0.0] * 7, 0.0, []),
+        ([0.1] * 7, 0.0, []),
+        ([0.1] * 7, 0.9, []),
+        ([0.1] * 7, 3.5, ["y"]),
+        ([1.0] * 6 + [np.nan], 0.0, ["y"]),
+        ([1.0] * 6 + [np.inf], 0.0, ["y"]),
+        ([np.inf] * 7, 0.0, ["y"]),
+        ([1.0] * 6 + [2.0], 0.0, ["y"]),
+    ],
+)
+@pytest.mark.parametrize("opset", [9, 13, 18])
+def test_what_is_made_of_equal_elements_is_explained(
+    row: list[float], value: float, found: list[str], opset: int
+) -> None:
+    """ONNX Runtime's MeanVarianceNormalization divides by their deviation as it is."""
+    text = "g (float[n,7] x) => (float[n,7] y) { y = MeanVarianceNormalization <axes = [1]> (x) }"
+    model = onnx.parser.parse_model(HEADER.format(opset) + text)
+    feeds = {"x": np.array([row], np.float32)}
+    (expected,) = Session(model.SerializeToString(), threads=1, optimized=False).run(dict(feeds))
+    result = ("y", expected, np.full_like(expected, value), False)
+    assert fuzz_slack.unexplained(model, feeds, [result], rewritten=True, attempts=4) == found
+
+
+def test_what_is_made_of_equal_elements_that_nodes_make_is_explained() -> None:
+    """Noise of the nodes before would leave no two of them equal."""
+    text = """g (float[1,64] x) => (float[1,64] y)
+        { a = Sub (x, x) b = Sqrt (a) c = MeanVarianceNormalization <axes = [1]> (b) y = Mish (c) }"""
+    model = onnx.parser.parse_model(HEADER.format(18) + text)
+    feeds = {"x": np.ones((1, 64), np.float32)}
+    result = ("y", np.full((1, 64), np.nan, np.float32), np.zeros((1, 64), np.float32), False)
+    assert fuzz_slack.unexplained(model, feeds, [result], rewritten=True) == []
+
+
 @pytest.mark.parametrize(("sizes", "outcome"), [((3, 0), fuzz_check.EXPLAINED), ((1, 2), fuzz_check.NOT_RUN)])
 def test_a_concat_that_fused_nodes_refuse_is_explained(sizes: tuple[int, int], outcome: str) -> None:
     text = "g (bool[2,k] x, bool[m,n] z) => (bool[p,q] y) { a = Not (x) y = Concat <axis = 0> (a, z) }"
