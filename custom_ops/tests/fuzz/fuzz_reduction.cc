@@ -18,6 +18,7 @@
 #include "platform/error.h"
 #include "program/program_shapes.h"
 #include "tests/fuzz/fuzz_conv_nodes.h"
+#include "tests/fuzz/fuzz_row_programs.h"
 #include "tests/fuzz/fuzz_tensors.h"
 
 namespace {
@@ -29,6 +30,7 @@ using fuzz::expect;
 using fuzz::expect_reason;
 using fuzz::one_of;
 using fuzz::place_in;
+using fuzz::RowProgram;
 
 constexpr int64_t kMost = 60'000;
 
@@ -273,9 +275,11 @@ void check_results(const Program& program, const NestPlan& plan, const std::vect
   std::vector<void*> outputs;
   for (const Shape& shape : plan.output_shapes) {
     const auto count = static_cast<size_t>(count_of(shape));
-    memory.push_back(std::make_unique<float[]>(count));
-    std::fill_n(memory.back().get(), count, NAN);
-    outputs.push_back(memory.back().get());
+    const size_t before = below(4) == 0 ? below(16) : 0;  // or all would begin at the same multiple
+    memory.push_back(std::make_unique<float[]>(before + count));
+    float* const output = memory.back().get() + before;
+    std::fill_n(output, count, NAN);
+    outputs.push_back(output);
   }
   run_nest(plan, inputs.data(), outputs.data(), fuzz::kHost);
   Reference reference(program, plan.key.shapes, values, numbers);
@@ -348,13 +352,16 @@ void check_named_rows(const Program& program, const std::vector<Shape>& shapes, 
 }
 
 void check_program() {
-  std::string text = random_program();
-  const bool spoilt = below(5) == 0;
+  const bool long_rows = below(2) == 0;
+  const RowProgram rows(kMost);
+  std::string text = long_rows ? rows.text() : random_program();
+  const bool spoilt = below(long_rows ? 20 : 5) == 0;
   if (spoilt) fuzz::spoil(&text, "0123456789 \n-:,._reducsplitmgow");
   Program program;
   std::string error;
   if (!parse_program(text, &program, &error, Reads::Reductions)) return expect_reason(error);
-  const std::vector<Shape> shapes = random_shapes(program);
+  const std::vector<Shape> shapes =
+      long_rows && rows.shapes().size() == program.input_count ? rows.shapes() : random_shapes(program);
   if (names_rows(program)) {
     std::vector<Shape> values;
     const auto fits = [](const Shape& shape) { return count_of(shape, kMost) >= 0; };
