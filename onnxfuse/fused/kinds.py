@@ -99,11 +99,13 @@ KINDS = (
     NHWC_POOL,
     NHWC_CONCAT,
 )
+_BY_NAME = {kind.name: kind for kind in KINDS}
 
 
 def kind_of(operator: str) -> Kind | None:
     """The kind of an operator of the domain by its name; None for a name that none has."""
-    return next((kind for kind in KINDS if kind.number(operator)), None)
+    kind = _BY_NAME.get(operator) or _BY_NAME.get(operator.rpartition("_")[0])
+    return kind if kind is not None and kind.number(operator) else None
 
 
 def reported_name(operator: str, ours: bool) -> str:

@@ -30,13 +30,9 @@ def shape_arithmetic(nodes: Iterable[gs.Node], is_elementwise: set[int]) -> set[
     found: set[int] = set()
     for node in nodes:
         op = standard_op(node)
-        if op in SOURCES:
+        carries = op in CARRIERS or id(node) in is_elementwise or _is_small_fill(node)
+        if op in SOURCES or (carries and _reads_only(node, found) and any(map(_is_computed, node.inputs))):
             found.add(id(node))
-        elif op in CARRIERS or id(node) in is_elementwise or _is_small_fill(node):
-            variables = [tensor for tensor in node.inputs if tensor.name and not isinstance(tensor, gs.Constant)]
-            producers = [tensor.inputs[0] if tensor.inputs else None for tensor in variables]
-            if producers and all(producer is not None and id(producer) in found for producer in producers):
-                found.add(id(node))
     return found
 
 
@@ -47,12 +43,22 @@ def constant_arithmetic(nodes: Iterable[gs.Node], *, with_shapes: bool = False) 
     for node in nodes:
         if standard_op(node) in ("", *RANDOM) or subgraphs(node):
             continue
-        inputs = [tensor for tensor in node.inputs if tensor.name and not isinstance(tensor, gs.Constant)]
-        producers = [tensor.inputs[0] if tensor.inputs else None for tensor in inputs]
         is_known = with_shapes and standard_op(node) in SOURCES and _is_static(node.inputs[0])
-        if is_known or all(producer is not None and id(producer) in found for producer in producers):
+        if is_known or _reads_only(node, found):
             found.add(id(node))
     return found
+
+
+def _reads_only(node: gs.Node, made: set[int]) -> bool:
+    """Whether a node reads nothing but constants and what nodes with the ids ``made`` compute."""
+    for tensor in node.inputs:
+        if _is_computed(tensor) and not (tensor.inputs and id(tensor.inputs[0]) in made):
+            return False
+    return True
+
+
+def _is_computed(tensor: gs.Tensor) -> bool:
+    return bool(tensor.name) and not isinstance(tensor, gs.Constant)
 
 
 def _is_static(tensor: gs.Tensor) -> bool:

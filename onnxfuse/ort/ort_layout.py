@@ -86,8 +86,10 @@ class ConvLayout:
         self._is_output = is_output
         self._constants: set[int] = set()  # results that ORT folds when it loads the model
         self._block = block_size()
-        for node in nodes:
-            self._visit(node)
+        nodes = list(nodes)
+        if any(standard_op(node) == "Conv" for node in nodes):  # all that is blocked comes from a convolution
+            for node in nodes:
+                self._visit(node)
 
     def leaves_to_ort(self, region: Sequence[gs.Node]) -> bool:
         """Whether a region is better left in the blocked layout than fused with its tensors reordered."""

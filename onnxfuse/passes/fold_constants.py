@@ -94,7 +94,7 @@ class _Folder:
         self._editor = editor
         self._context = context
         self._opsets = editor.model.opsets
-        self._evaluator: Evaluator | None = None
+        self._evaluator = Evaluator(self._opsets)
         self.free_bytes = free_bytes
         self._failed: set[int] = set()
 
@@ -262,8 +262,6 @@ class _Folder:
 
     def _evaluate(self, nodes: list[Node]) -> bool:
         """Evaluates ``nodes`` and puts the results in their place; whether any was folded."""
-        if self._evaluator is None:
-            self._evaluator = Evaluator(self._opsets)
         known = {
             tensor.name: value
             for node in nodes

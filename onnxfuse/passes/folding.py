@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,13 @@ class Evaluator:
 
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self._opsets = [onnx.helper.make_opsetid("", opsets.get("", 1))]
-        self._runtime: Any = None
-        with suppress(OnnxfuseError):  # it is not installed
-            self._runtime = load_onnxruntime()
+
+    @cached_property
+    def _runtime(self) -> Any:
+        """ONNX Runtime, whose import takes longer than most passes; None where it is not installed."""
+        with suppress(OnnxfuseError):
+            return load_onnxruntime()
+        return None
 
     def evaluate(self, nodes: Sequence[Node], known: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, str]]:
         """The values of all outputs of ``nodes``, which are in topological order, by name.

@@ -9,9 +9,10 @@ import onnx_graphsurgeon as gs
 from onnxfuse.fused.kinds import DOMAIN, kind_of, reported_name
 from onnxfuse.model.graph import captured_tensors, sorted_nodes, subgraphs
 from onnxfuse.model.graph_ir import operator_key, standard_op
-from onnxfuse.ort.host import RANDOM
-from onnxfuse.planning.statistics import arithmetic, is_launched
-from onnxfuse.report.byte_counts import Bytes, touched
+from onnxfuse.ort.host import RANDOM, shape_arithmetic
+from onnxfuse.planning.statistics import is_launched
+from onnxfuse.program.lowering import is_elementwise
+from onnxfuse.report.byte_counts import Bytes, bytes_of, touched
 from onnxfuse.report.fused_region import describe_shape
 from onnxfuse.report.outline import Step
 from onnxfuse.rewrite.base import label
@@ -51,7 +52,7 @@ def outline(model: "Model") -> list[Step]:
 
 def _without_inputs(inputs: Iterable[gs.Tensor], nodes: Sequence[gs.Node]) -> set[int]:
     """The ids of the nodes, in topological order, that compute with nothing but constants and sizes."""
-    left_out = arithmetic(nodes)
+    left_out = shape_arithmetic(nodes, {id(node) for node in nodes if is_elementwise(node)})
     reached = {id(tensor) for tensor in inputs}
     for node in nodes:
         is_source = standard_op(node) in ("", *RANDOM) or bool(subgraphs(node))
@@ -64,10 +65,8 @@ def _without_inputs(inputs: Iterable[gs.Tensor], nodes: Sequence[gs.Node]) -> se
 
 
 def _is_small(tensor: gs.Tensor) -> bool:
-    size = Bytes()
-    size.add(tensor)
-    known = size.constant()
-    return known is not None and known <= _FEW_BYTES
+    size = bytes_of(tensor)
+    return size is not None and size <= _FEW_BYTES
 
 
 def _step(node: gs.Node, sources: tuple[int, ...]) -> Step:

@@ -124,7 +124,7 @@ def collect(model: "Model") -> Statistics:
     return statistics
 
 
-def arithmetic(nodes: Sequence[gs.Node]) -> set[int]:
+def _arithmetic(nodes: Sequence[gs.Node]) -> set[int]:
     """The ids of the nodes, among ``nodes`` in topological order, that compute with shapes or constants alone."""
     elementwise = {id(node) for node in nodes if is_elementwise(node)}
     return shape_arithmetic(nodes, elementwise) | constant_arithmetic(nodes)
@@ -137,7 +137,7 @@ def is_launched(node: gs.Node) -> bool:
 
 def _count_graph(statistics: Statistics, graph: gs.Graph, is_output: Returned) -> None:
     nodes = sorted_nodes(graph)
-    not_launched = arithmetic(nodes)
+    not_launched = _arithmetic(nodes)
     statistics.nodes += len(nodes)
     for node in nodes:
         if id(node) in not_launched or not is_launched(node):

@@ -3,13 +3,14 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 
 import numpy as np
 import onnx_graphsurgeon as gs
+from numpy.typing import DTypeLike
 
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.model.symbols import is_made_up
@@ -22,9 +23,9 @@ _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @lru_cache(maxsize=4096)
-def _size(shape: tuple[object, ...], dtype: np.dtype) -> tuple[tuple[str, ...], int]:
+def _size(shape: tuple[object, ...], dtype: DTypeLike) -> tuple[tuple[str, ...], int]:
     """The symbols and the coefficient of the term that a tensor's size is."""
-    coefficient = dtype.itemsize
+    coefficient = np.dtype(dtype).itemsize
     symbols = []
     for dim in shape:
         if isinstance(dim, (int, np.integer)):
@@ -32,6 +33,14 @@ def _size(shape: tuple[object, ...], dtype: np.dtype) -> tuple[tuple[str, ...], 
         else:
             symbols.append("?" if not dim or is_made_up(dim) else str(dim))
     return tuple(sorted(symbols)), coefficient
+
+
+def bytes_of(tensor: gs.Tensor) -> int | None:
+    """How many bytes a tensor has; None if a dimension of it is symbolic, or its rank or type unknown."""
+    if tensor.shape is None or tensor.dtype is None:
+        return None
+    symbols, coefficient = _size(tuple(tensor.shape), tensor.dtype)
+    return None if symbols and coefficient else coefficient
 
 
 @dataclass
@@ -52,13 +61,14 @@ class Bytes:
         if shape is None or dtype is None:
             self.unknown += times
             return
-        symbols, coefficient = _size(tuple(shape), np.dtype(dtype))
+        symbols, coefficient = _size(tuple(shape), dtype)
         self._add_term(symbols, times * coefficient)
 
     def _add_term(self, symbols: tuple[str, ...], coefficient: int) -> None:
-        self.terms[symbols] += coefficient
-        if self.terms[symbols] == 0:
-            del self.terms[symbols]
+        if total := self.terms[symbols] + coefficient:
+            self.terms[symbols] = total
+        else:
+            self.terms.pop(symbols, None)
 
     def plus(self, other: "Bytes", times: int = 1) -> "Bytes":
         """This and ``times`` the other."""
@@ -140,10 +150,9 @@ def short_names(symbols: Iterable[str]) -> dict[str, str]:
     return {symbol: next(free) for symbol in sorted(used) if len(symbol) > _LONGEST_NAME}
 
 
-def touched(node: gs.Node) -> Iterator[gs.Tensor]:
+def touched(node: gs.Node) -> list[gs.Tensor]:
     """The distinct tensors that a node reads, and those that it writes."""
-    yield from _read(node)
-    yield from (tensor for tensor in node.outputs if tensor.name)
+    return [*_read(node), *(tensor for tensor in node.outputs if tensor.name)]
 
 
 def _read(node: gs.Node) -> Iterable[gs.Tensor]:

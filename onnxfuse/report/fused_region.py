@@ -21,8 +21,8 @@ def describe_shape(shape: Sequence[int | str | None] | None, names: Mapping[str,
     """``[1, 64, h, w]``; ``?`` if the rank is unknown.  ``names`` has shorter names for some dimensions."""
     if shape is None:
         return "?"
-    dims = [dimension(dim) for dim in shape]
-    return f"[{', '.join((names or {}).get(dim, dim) for dim in dims)}]"
+    dims = [str(dim) if isinstance(dim, int) else dimension(dim) for dim in shape]
+    return f"[{', '.join(dims if names is None else (names.get(dim, dim) for dim in dims))}]"
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import onnx_graphsurgeon as gs
@@ -120,8 +121,12 @@ class _Planner:
         self._ort = self._apart.ort if self._apart else None
         self._placement = self._apart.placement if self._apart else None
         self._cuda = _cuda_regions(fitter) if self._on.one_space else None
-        self._sizes = Sizes(model)
         self._is_output = Returned(model.graphs())
+
+    @cached_property
+    def _sizes(self) -> Sizes:
+        """For views, which many models do not have."""
+        return Sizes(self._model)
 
     def plans(self) -> Iterator[Plan]:
         """A plan for every graph, the bodies of If, Loop and Scan among them."""

@@ -57,11 +57,15 @@ class MergeProducts:
         if sum(is_product(node) for graph in model.graphs() for node in graph.nodes) < _FEWEST:
             return
         infer(model)
-        editor, budget, apart = GraphEditor(model), CopyBudget(), Apart(model, context)
-        for graph in model.fusible_graphs():
-            nodes = sorted_nodes(graph)
+        editor, budget = GraphEditor(model), CopyBudget()
+        nodes_of = [sorted_nodes(graph) for graph in model.fusible_graphs()]
+        groups_of = [_groups(nodes, editor) for nodes in nodes_of]
+        if not any(groups_of):
+            return
+        apart = Apart(model, context)
+        for nodes, groups in zip(nodes_of, groups_of, strict=True):
             regions = _regions(nodes, apart)
-            for group in _groups(nodes, editor):
+            for group in groups:
                 parts = _row_parts(group, editor, regions, context)
                 together = [one.product for one in parts] or [
                     one for one in group if _reads_parts(one, regions, context)
