@@ -4,8 +4,7 @@
 Each model is optimized as by default and, for every kind of fused node that its result has, once more by a planner
 that has no such kind, so that others, or ONNX Runtime, compute what it would.  All run in processes of their own, in
 turns (onnxfuse.bench_processes).  A cell is the time without the kind over that with it, with its 95 % interval: where
-it is 1 in every model, nobody would miss the kind, and its code could go.  Before the models there are
-LayerNormalizations of a sum alone, which nodes of two kinds can compute; not where models are named.
+it is 1 in every model, nobody would miss the kind, and its code could go.
 """
 
 import os
@@ -24,8 +23,6 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))  # tools/, behind t
 
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 
 import onnxfuse
 from onnxfuse.bench import machine
@@ -52,21 +49,6 @@ MODELS = (
 
 Subject = tuple[Path, Mapping[str, np.ndarray]]
 """A model, and its inputs."""
-ROWS = ((1, 64), (128, 768), (4096, 64), (8192, 1024))
-"""Of what is normalized alone."""
-
-
-def normalized(shape: tuple[int, int]) -> onnx.ModelProto:
-    """The LayerNormalization of a sum, which is a result too, as the residual of a transformer's layer is."""
-    sizes = ", ".join(map(str, shape))
-    model: onnx.ModelProto = onnx.parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["" : 17]>
-        g (float[{sizes}] x, float[{sizes}] r) => (float[{sizes}] y, float[{sizes}] s)
-        {{ s = Add (x, r) y = LayerNormalization (s, scale, bias) }}"""
-    )
-    for name in ("scale", "bias"):
-        model.graph.initializer.append(numpy_helper.from_array(np.ones(shape[1], np.float32), name))
-    return model
 
 
 @contextmanager
@@ -86,22 +68,14 @@ def kinds_of(path: Path) -> list[Kind]:
 
 
 def subjects(models: Sequence[str], made: Path | None) -> Iterator[tuple[str, Callable[[Path], Subject]]]:
-    """The names of what is measured, and what makes its file in a folder, with inputs: the models, or if none is named
-    MODELS and what is normalized alone.  Raises FetchError for a pattern that no model matches."""
+    """The names of what is measured, and what makes its file in a folder, with inputs: the models, or MODELS if none is
+    named.  Raises FetchError for a pattern that no model matches."""
 
     def of_zoo(model: StoredModel, folder: Path) -> Subject:
         path = fetch(model.name, folder=folder, made=made)
         return path, make_inputs(model, path)
 
-    def of_rows(shape: tuple[int, int], folder: Path) -> Subject:
-        onnx.save(normalized(shape), folder / "model.onnx")
-        x, r = np.random.default_rng(0).standard_normal((2, *shape)).astype(np.float32)
-        return folder / "model.onnx", {"x": x, "r": r}
-
-    found = select(read_manifest(), models or MODELS)
-    for shape in () if models else ROWS:
-        yield f"sum and LayerNormalization, {shape[0]}x{shape[1]}", partial(of_rows, shape)
-    for model in found:
+    for model in select(read_manifest(), models or MODELS):
         yield model.name, partial(of_zoo, model)
 
 

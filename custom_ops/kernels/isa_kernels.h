@@ -1,5 +1,5 @@
 // The kernels of one instruction set, which its files define: double_kernels.inc, array_kernels.inc, conv_kernels.inc,
-// channel_kernels.inc, attention_kernels.inc, normalization_kernels.inc, reduction_kernels.inc, row_chain_kernels.inc,
+// channel_kernels.inc, attention_kernels.inc, reduction_kernels.inc, row_chain_kernels.inc,
 // nhwc_kernels.inc, nhwc_pool_kernels.inc.
 // kernels.inc puts them into the table; KernelTable says what they do.
 #ifndef ONNXFUSE_ISA_KERNELS_H_
@@ -58,8 +58,6 @@ void row_means(float* means, const float* rows, size_t count, size_t n);
 
 void softmax_rows(const SoftmaxRows& block);
 void scale_rows(const ScaledRows& block);
-
-void normalize_rows(const NormalizedRows& block);
 
 ReduceKernels find_reduction(Op combine, DType type, Mapped map);
 void chain_rows(const ChainedRows& block);

@@ -193,19 +193,6 @@ struct ScaledRows {
   size_t n;
 };
 
-// Rows of n > 0 elements that follow one another become (x - mean) / sqrt(variance + epsilon) * scale + bias; what is
-// not centered has no mean and the mean square for the variance.
-struct NormalizedRows {
-  const float* rows;
-  float* out;
-  const float* scale;
-  const float* bias;  // null for none
-  size_t count;
-  size_t n;
-  float epsilon;
-  bool centered;
-};
-
 // Rows to reduce, `pitch` elements apart: out[r] is what in[r * pitch + i] come to over i < n; of none it is the reduction's
 // identity.
 struct ReducedRows {
@@ -429,7 +416,6 @@ struct KernelTable {
   void (*row_means)(float* means, const float* rows, size_t count, size_t n);
   void (*softmax_rows)(const SoftmaxRows& block);
   void (*scale_rows)(const ScaledRows& block);
-  void (*normalize_rows)(const NormalizedRows& block);
   // By the operator that joins two elements, for a compute type; null where there is none.
   ReduceKernels (*find_reduction)(Op combine, DType type, Mapped map);
   void (*chain_rows)(const ChainedRows& block);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "figures/nest.h"
+#include "kernels/kernels.h"
 #include "nest/nest_layout.h"
 #include "nest/nest_plan.h"
 #include "nest/row_passes.h"
@@ -18,8 +19,11 @@
 namespace onnxfuse {
 namespace {
 
-// Shorter rows are computed many at a time.
-constexpr int64_t kShortestGrouped = 64;
+// Shorter rows are computed many at a time; those of whole vectors, of which chains take one value for each row, up to a greater
+// length, and where the first phase only reduces an input, still longer.
+constexpr int64_t kShortestGrouped = 33;
+constexpr int64_t kShortestWhole = 64;
+constexpr int64_t kShortestReduced = 128;
 
 // Instructions that take no longer are computed again for each phase.
 constexpr double kCheapNanoseconds = 0.1;
@@ -75,7 +79,15 @@ class BlockPlanner {
   bool can_group() const {
     const NestGeometry& geometry = blocks_.geometry;
     const bool rows = !geometry.by_columns && geometry.segments.empty();
-    return rows && geometry.run >= kShortestGrouped && !has_long_rows(geometry);
+    return rows && geometry.run >= shortest_grouped() && !has_long_rows(geometry);
+  }
+
+  int64_t shortest_grouped() const {
+    if (blocks_.geometry.run % static_cast<int64_t>(kMaxFloats) != 0) return kShortestGrouped;
+    for (size_t id = 0; id < shapes_.size(); ++id) {
+      if (is_computed(id) && phases_.phase[id] == 0 && !is_result(id)) return kShortestWhole;
+    }
+    return kShortestReduced;
   }
 
   bool needs(size_t id, Value::Kind kind) const { return phases_.is_needed[id] && program_.values[id].kind == kind; }

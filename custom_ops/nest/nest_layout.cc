@@ -18,7 +18,7 @@ constexpr int64_t kLargeBlockElements = 2048;
 constexpr int64_t kBlockBytes = 128 << 10;
 // What a group of rows keeps stays in the level 1 cache beside what it reads and writes; and so many elements are worth a call.
 constexpr int64_t kRowGroupElements = 4096;
-constexpr int64_t kMostGroupRows = 16;
+constexpr int64_t kMostGroupRows = 64;
 constexpr int64_t kGroupedBlockElements = 32768;
 // Blocks are a multiple of so many, where they are more than one: as many for each of a few threads.
 constexpr int64_t kEvenBlocks = 4;

@@ -4,7 +4,6 @@
 #include "nodes/nhwc_concat/nhwc_concat_node.h"
 #include "nodes/nhwc_conv/nhwc_conv_node.h"
 #include "nodes/nhwc_pool/nhwc_pool_node.h"
-#include "nodes/normalization/normalization_node.h"
 #include "nodes/squeeze_excite/squeeze_excite_node.h"
 #include "ort/custom_op.h"
 #include "program/dtype.h"
@@ -24,7 +23,6 @@ template <class Node> NamedOp make_of_floats(const char* name) {
 
 std::vector<OpFamily> fused_on_cpu() {
   return {{ONNXFUSE_FUSED_SQUEEZE_EXCITE, make<SqueezeExciteNode>},
-          {ONNXFUSE_FUSED_NORMALIZATION, make<NormalizationNode>},
           {ONNXFUSE_FUSED_MAT_MUL, make<MatMulNode>},
           {ONNXFUSE_FUSED_NHWC_CONV, make<NhwcConvNode>},
           {ONNXFUSE_FUSED_NHWC_POOL, make_of_floats<NhwcPoolNode>},

@@ -1,4 +1,4 @@
-// The custom operators for the CPU provider alone: FusedSqueezeExcite, FusedNormalization, FusedMatMul, FusedNhwcConv,
+// The custom operators for the CPU provider alone: FusedSqueezeExcite, FusedMatMul, FusedNhwcConv,
 // FusedNhwcPool and FusedNhwcConcat.
 #ifndef ONNXFUSE_FUSED_ON_CPU_H_
 #define ONNXFUSE_FUSED_ON_CPU_H_

@@ -70,9 +70,10 @@ ONNXFUSE_INLINE Inside inside(ptrdiff_t first, ptrdiff_t size) {
 ONNXFUSE_INLINE math::FloatVector load_inside(const float* from, Inside lanes) {
   return reinterpret_cast<math::FloatVector>(_mm512_maskz_loadu_ps(lanes, from));
 }
-// Those elements of a vector, and zeros for the others.
-ONNXFUSE_INLINE math::FloatVector only(math::FloatVector x, Inside lanes) {
-  return reinterpret_cast<math::FloatVector>(_mm512_maskz_mov_ps(lanes, reinterpret_cast<__m512>(x)));
+// Those elements of `x`, and the others of `y`.
+ONNXFUSE_INLINE math::FloatVector chosen(Inside lanes, math::FloatVector x, math::FloatVector y) {
+  return reinterpret_cast<math::FloatVector>(
+      _mm512_mask_mov_ps(reinterpret_cast<__m512>(y), lanes, reinterpret_cast<__m512>(x)));
 }
 #elif defined(__AVX2__)
 using Inside = __m256i;
@@ -86,8 +87,8 @@ ONNXFUSE_INLINE Inside inside(ptrdiff_t first, ptrdiff_t size) {
 ONNXFUSE_INLINE math::FloatVector load_inside(const float* from, Inside lanes) {
   return reinterpret_cast<math::FloatVector>(_mm256_maskload_ps(from, lanes));
 }
-ONNXFUSE_INLINE math::FloatVector only(math::FloatVector x, Inside lanes) {
-  return reinterpret_cast<math::FloatVector>(reinterpret_cast<__m256i>(x) & lanes);
+ONNXFUSE_INLINE math::FloatVector chosen(Inside lanes, math::FloatVector x, math::FloatVector y) {
+  return reinterpret_cast<math::FloatVector>((reinterpret_cast<__m256i>(x) & lanes) | (reinterpret_cast<__m256i>(y) & ~lanes));
 }
 #else
 struct Inside {
@@ -104,9 +105,9 @@ inline __attribute__((noinline)) math::FloatVector load_inside(const float* from
   for (ptrdiff_t i = lanes.begin; i < lanes.end; ++i) elements[i] = from[i];
   return load<math::FloatVector>(elements);
 }
-ONNXFUSE_INLINE math::FloatVector only(math::FloatVector x, Inside lanes) {
-  for (ptrdiff_t i = 0; i < static_cast<ptrdiff_t>(kFloats); ++i) x[i] = i < lanes.begin || i >= lanes.end ? 0.0f : x[i];
-  return x;
+ONNXFUSE_INLINE math::FloatVector chosen(Inside lanes, math::FloatVector x, math::FloatVector y) {
+  for (ptrdiff_t i = lanes.begin; i < lanes.end; ++i) y[i] = x[i];
+  return y;
 }
 #endif
 

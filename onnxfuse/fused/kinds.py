@@ -74,7 +74,6 @@ SQUEEZE_EXCITE = Kind(
     "convolution",
 )
 ATTENTION = Kind("FusedAttention", 8, _BOTH, (), "scaled dot-product attention", "attention")
-NORMALIZATION = Kind("FusedNormalization", 8, _CPU, ("program",), "a normalization of rows", "normalization, reduction")
 MATMUL = Kind("FusedMatMul", 8, _CPU, ("program",), "a product with a Program behind it", "matrix product")
 NHWC_CONV = Kind(
     "FusedNhwcConv",
@@ -93,13 +92,22 @@ KINDS = (
     CONV,
     SQUEEZE_EXCITE,
     ATTENTION,
-    NORMALIZATION,
     MATMUL,
     NHWC_CONV,
     NHWC_POOL,
     NHWC_CONCAT,
 )
 _BY_NAME = {kind.name: kind for kind in KINDS}
+
+
+_RETIRED = (Kind("FusedNormalization", 0, frozenset(), ("program",), "a normalization of rows", REDUCTION.work),)
+"""Of files that earlier versions wrote; there are no kernels any more.  ONNX Runtime runs their functions, and
+``optimize`` inlines them."""
+
+
+def is_retired(operator: str) -> bool:
+    """Whether an operator of the domain is of a kind that only earlier versions wrote."""
+    return any(kind.number(operator) for kind in _RETIRED)
 
 
 def kind_of(operator: str) -> Kind | None:

@@ -78,6 +78,9 @@ class Target:
     their rows are a multiple where that is a single node.  With a scale and a mask a Softmax of float32 is 1.2 to 1.9
     times as fast as ONNX Runtime's nodes from 96x49x49 to 6x1500x1500, and 0.91 for four rows of 50,257; with a scale
     alone 0.94 to 1.35 times in rows of whole vectors, and less in others (AVX-512, one thread).
+    normalized_alone: the types whose rows are normalized by a node of ours where nothing around it is fused.  ONNX
+    Runtime's LayerNormalization takes 1.1 to 2.1 times as long from 50x50 to 32768x1024 (Zen 4, one thread), and where
+    rows are few longer with two threads than with one.
     attention: what the kernels of attention take.
     library_costs: what it costs to load the library shows beside a small model.
     """
@@ -104,6 +107,7 @@ class Target:
     multiplies_as_convolution: bool
     reads_immediates: bool
     softmax_rows: Mapping[str, int]
+    normalized_alone: frozenset[str]
     library_costs: bool
     attention: AttentionKernels
 
@@ -136,6 +140,7 @@ CPU = Target(
     multiplies_as_convolution=False,
     reads_immediates=False,
     softmax_rows={"f32": 16},
+    normalized_alone=frozenset(("f32",)),
     library_costs=True,
     attention=AttentionKernels(frozenset(("f32",)), largest_head=None, plain=False),
 )
@@ -162,6 +167,7 @@ CUDA = Target(
     multiplies_as_convolution=True,
     reads_immediates=True,
     softmax_rows={"f32": 1, "f64": 1, "f16": 1, "bf16": 1},
+    normalized_alone=frozenset(),
     library_costs=False,
     attention=AttentionKernels(frozenset(("f32", "f16", "bf16")), largest_head=256, plain=True),
 )

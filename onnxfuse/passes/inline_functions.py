@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onnx import FunctionProto, ModelProto, TensorProto, inliner
 
-from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.kinds import DOMAIN, is_retired
 from onnxfuse.model import tensor_data
 from onnxfuse.model.graph_import import import_opsets
 from onnxfuse.model.graph_ir import operator_key
@@ -85,7 +85,7 @@ def _inlinable(model: Model) -> dict[FunctionKey, FunctionProto]:
 
 def _fits(function: FunctionProto, opsets: dict[str, int]) -> bool:
     """Whether the function works with these opsets, to which those that it alone needs are added."""
-    if function.domain in _KERNELS:
+    if function.domain in _KERNELS and not (function.domain == DOMAIN and is_retired(function.name)):
         return False
     needed = import_opsets(function)
     fits = all(opsets.get(domain, version) == version for domain, version in needed.items())

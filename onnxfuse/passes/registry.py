@@ -98,6 +98,7 @@ class Registry:
         if names is None:
             self._load_entry_points()
             return [entry.make() for entry in self._ordered()]
+        names = [_MERGED.get(name, name) for name in names if _MERGED.get(name) not in names]
         if not all(name in self._entries for name in names):
             self._load_entry_points()
         return [self._known(name).make() for name in names]
@@ -282,16 +283,14 @@ _BUILTIN_PASSES: dict[str, tuple[Any, ...]] = {
     "fuse-conv": ("onnxfuse.fused.conv.fuse_conv:FuseConv",),
     "channels-last": ("onnxfuse.fused.nhwc.channels_last:ChannelsLast",),
     "fuse-reductions": ("onnxfuse.fused.reduction.fuse_reductions:FuseReductions",),
-    "fuse-normalization": (
-        "onnxfuse.fused.normalization.fuse_normalization:FuseNormalization",
-        {"LayerNormalization", "RMSNormalization", "ReduceMean"},
-    ),
     "fuse-matmul": ("onnxfuse.fused.matmul.fuse_matmul:FuseMatMul", {"MatMul", "Gemm"}),
     "fuse-elementwise": ("onnxfuse.fused.elementwise.fuse_elementwise:FuseElementwise",),
     "join-product-bias": ("onnxfuse.fused.products.biases:JoinProductBias",),
 }
 """The passes of the package in the order in which they run, and for each the arguments of a ``_BuiltinPass``."""
 _BUILTIN = tuple(_BUILTIN_PASSES)
+_MERGED = {"fuse-normalization": "fuse-reductions"}
+"""Passes that there were, by which others do what they did."""
 _FUSING = _BUILTIN[_BUILTIN.index("fuse-attention") :]
 """The passes before which others run by default."""
 

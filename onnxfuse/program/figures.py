@@ -245,10 +245,6 @@ NHWC_POOL.cost("POOL_RESULT_NANOSECONDS", 0.1, "an element that it makes")
 NHWC_CONCAT = Table("nhwc_concat")
 NHWC_CONCAT.cost("CONCAT_RUN_NANOSECONDS", 1.0, "a run of elements that is copied, besides its bytes")
 
-NORMALIZATION = Table("normalization")
-NORMALIZATION.cost("NORMALIZED_ELEMENT_NANOSECONDS", 0.2, "an element of a row that is normalized")
-NORMALIZATION.cost("NORMALIZED_ROW_NANOSECONDS", 20.0, "such a row")
-
 SQUEEZE_EXCITE = Table("squeeze_excite")
 SQUEEZE_EXCITE.limit("GATE_ELEMENTS", 1 << 15, "elements", "of X to add up, that are worth the hand-over", "int64_t")
 SQUEEZE_EXCITE.limit("GATE_PRODUCTS", 1 << 15, "products", "that are worth the hand-over", "int64_t")

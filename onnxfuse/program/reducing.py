@@ -350,7 +350,9 @@ def _distances(n: ReducingLowering, x: int) -> tuple[int, int, int]:
     distance = n.do("sub", x, mean)
     rest = n.reduce("reduce_mean", distance)
     squares = n.reduce("reduce_mean", n.do("mul", distance, distance))
-    variance = n.do("max", n.do("sub", squares, n.do("mul", rest, rest)), n.number(0))
+    largest = n.number(np.finfo(DTYPES[n.work].numpy).max)
+    correction = n.do("min", n.do("mul", rest, rest), largest)  # what infinite squares less it are is that again
+    variance = n.do("max", n.do("sub", squares, correction), n.number(0))
     return n.do("sub", distance, rest), variance, n.do("add", mean, rest)
 
 

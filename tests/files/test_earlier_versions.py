@@ -4,6 +4,7 @@
 were regions of elementwise nodes alone, on the last there were Programs that reduce.
 """
 
+import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 import onnxfuse
 from onnxfuse.check.float64_reference import Float64Model
 from onnxfuse.check.parity import compare
-from onnxfuse.fused.kinds import DOMAIN, KINDS
+from onnxfuse.fused.kinds import DOMAIN
 from onnxfuse.planning.inspection import inspect
 from tests.support import fusing
 
@@ -39,8 +40,12 @@ def feeds(name: str) -> dict[str, np.ndarray]:
 
 
 def kinds(proto: onnx.ModelProto) -> Counter[str]:
-    nodes = fusing.fused_nodes(proto)
-    return Counter(kind.name for node in nodes for kind in KINDS if kind.number(node.op_type))
+    return Counter(re.sub(r"_\d+$", "", node.op_type) for node in fusing.fused_nodes(proto))
+
+
+def with_kernels(found: Counter[str]) -> Counter[str]:
+    """With what takes the place of kinds that there are no more."""
+    return found - Counter(FusedNormalization=99) + Counter(FusedReduction=found["FusedNormalization"])
 
 
 def test_they_have_every_kind_that_there_was() -> None:
@@ -72,11 +77,12 @@ def test_they_are_optimized_again(name: str, tmp_path: Path) -> None:
     onnx.save(model(name), tmp_path / "earlier.onnx")
     result = onnxfuse.optimize(tmp_path / "earlier.onnx", "cpu")
     assert result.report.parity is not None and result.report.parity.ok and not result.report.warnings
-    before = len(fusing.fused_nodes(model(name)))
-    assert kinds(result.model) >= kinds(model(name))
-    assert f"{before} node" in result.report.summary() and "unfuse" in result.report.summary()
+    before = kinds(model(name))
+    assert kinds(result.model) >= with_kernels(before)
+    left = before.total() - before["FusedNormalization"]
+    assert f"{left} node" in result.report.summary() and "unfuse" in result.report.summary()
     found = inspect(tmp_path / "earlier.onnx", "cpu", lambda message: None)
-    assert len(found.fused) == before
+    assert len(found.fused) == before.total()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -129,6 +129,12 @@ def test_named_passes_run_in_the_order_given():
     ]
 
 
+def test_what_was_a_pass_names_the_one_that_does_it_now():
+    registry = default_registry(lambda: [])
+    for names in (["fuse-normalization"], ["fuse-normalization", "fuse-reductions"], ["fuse-reductions"]):
+        assert [one.name for one in registry.resolve(names)] == ["fuse-reductions"]
+
+
 def test_every_way_to_register():
     class Object:
         name = "an-object"

@@ -41,7 +41,6 @@ OPERATOR_DRIVERS = {
     "fuzz_squeeze_excite": 4000,
     "fuzz_attention": 2700,
     "fuzz_cuda_attention": 20000,
-    "fuzz_normalization": 3500,
     "fuzz_matmul": 3500,
     "fuzz_reduction": 3500,
     "fuzz_nhwc_conv": 1800,
@@ -51,7 +50,7 @@ OPERATOR_DRIVERS = {
     "fuzz_executable": 1500,
 }
 """What fuzzes the CUDA operators, those of elementwise nodes, of reductions, of convolutions and of attention,
-convolutions, gates, attention, normalizations, products, and what has the channels last, convolutions, pooling and
+convolutions, gates, attention, products, and what has the channels last, convolutions, pooling and
 Concats, on the CPU, the reader of a model's functions, and the C functions for models without ONNX Runtime; and how
 many runs a second each is asked for, about what it does."""
 

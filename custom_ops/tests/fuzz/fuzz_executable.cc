@@ -178,14 +178,14 @@ class Model {
     node->outputs = {add(Kind::Wide)};
   }
 
+  // The deviations of a sum's rows from their means, scaled.
   void make_normalization(Node* node) {
-    node->op = "FusedNormalization";
-    const bool keeps = below(2) == 0;
-    node->attributes.texts["program"] = sum_program(1);
-    node->attributes.numbers = {{"centered", one_of({0, 1})}, {"keeps", keeps ? 1 : 0}, {"epsilon_bits", 0x3727c5ac}};
+    node->op = "FusedReduction";
+    node->attributes.texts["program"] =
+        "onnxfuse 2\ninput f32 broadcast\ninput f32 broadcast\ninput f32 broadcast\nadd f32 0 1\nreduce_mean f32 3 -1\n"
+        "sub f32 3 4\nmul f32 5 5\nreduce_mean f32 6 -1\nsqrt f32 7\nreciprocal f32 8\nmul f32 5 9\nmul f32 10 2\noutput 11\n";
     node->inputs = {find(Kind::Tensor), find(Kind::Tensor), find(Kind::Row)};
     node->outputs = {add(Kind::Tensor)};
-    if (keeps) node->outputs.push_back(add(Kind::Tensor));
   }
 
   // Softmax of a sum, and what is on the way to it.

@@ -8,7 +8,6 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.fusion import emit_all
-from onnxfuse.fused.kinds import NORMALIZATION as NORMALIZATION_KIND
 from onnxfuse.fused.kinds import REDUCTION
 from onnxfuse.fused.reduction.repeated_sums import RepeatedSums
 from onnxfuse.fused.sizes import Sizes
@@ -41,11 +40,13 @@ NAME = "fuse-reductions"
 ALONE = "no neighbour to fuse with"
 KEPT_SOFTMAX = "a Softmax of its type is not measured to be as fast as ONNX Runtime's kernels"
 ODD_SOFTMAX = "with one neighbour it is no faster than ONNX Runtime's kernel, but for rows of whole vectors"
-OF_FUSED_NORMALIZATION = "FusedNormalization computes it, faster"
+FEW_ELEMENTS = "it has so few elements that ONNX Runtime's own kernel is as fast"
 WAITS = "a node that reads its results and is fused too makes what it reads"
 OTHER_SPACE = "its dimensions are not known to be those of the nodes around it"
 _SOFTMAX = ("Softmax", "LogSoftmax")
 _OF_ONE_NODE = ("LayerNormalization", "RMSNormalization")
+_FEW = 512
+"""Elements of a normalization alone, below which a call costs more than the work."""
 
 
 class FuseReductions:
@@ -208,17 +209,20 @@ class _Planner:
         if self._context.everything:
             return None
         counted = [node for node in fusion.nodes if node.op not in FREE_OPS and not is_free(node)]
+        if all(id(node) in normalizations for node in counted) and self._is_normalized_alone(fusion.program):
+            return FEW_ELEMENTS if _has_few_elements(counted) else None
         if len(counted) < 2:
             return ALONE
         if layout and layout.leaves_to_ort(counted):
             return BLOCKED
         if len(counted) == 2 and any(map(self._is_faster_alone, counted)):
             return ODD_SOFTMAX
-        first = next(place for place, node in enumerate(counted) if reduces(node))
-        of_normalization = all(id(node) in normalizations for node in counted[first:])
-        if of_normalization and NORMALIZATION_KIND in self._context.on.kinds and _is_of_float_rows(fusion.program):
-            return OF_FUSED_NORMALIZATION
         return None
+
+    def _is_normalized_alone(self, program: Program) -> bool:
+        """Whether a normalization is worth a node of its own: of what lies side by side."""
+        types = {one.dtype for one in program.reductions}
+        return program.axes[0] == -len(program.axes) and types <= self._context.on.normalized_alone
 
 
 def _is_read_from_caches(tensor: gs.Tensor) -> bool:
@@ -239,6 +243,7 @@ def _has_rows_of(node: gs.Node, opset: int, count: int) -> bool:
     return all(isinstance(size, int) for size in sizes) and math.prod(sizes) % count == 0
 
 
-def _is_of_float_rows(program: Program) -> bool:
-    """Whether it reduces rows of float32 along the last axis."""
-    return program.axes == (-1,) and all(one.dtype == "f32" for one in program.reductions)
+def _has_few_elements(region: Sequence[gs.Node]) -> bool:
+    """Whether what a region reduces is known to have few elements."""
+    shape = next(node for node in region if reduces(node)).inputs[0].shape
+    return all(isinstance(size, int) for size in shape) and math.prod(shape) < _FEW

@@ -22,7 +22,6 @@ from tests.custom_ops.nodes.test_attention import Attention
 from tests.custom_ops.nodes.test_fused_conv import of_several_shapes
 from tests.custom_ops.nodes.test_nhwc_parts import product
 from tests.custom_ops.nodes.test_nhwc_pool import SHAPES, last
-from tests.custom_ops.nodes.test_normalization import Normalization
 from tests.custom_ops.nodes.test_squeeze_excite import Gate, gate_model
 
 pytestmark = pytest.mark.skipif(not stand_in.AVAILABLE, reason="there is no C++ compiler, or no Linux")
@@ -52,11 +51,6 @@ def nhwc_conv(conv: Convolution, *spatial: int) -> Case:
 def attention() -> Case:
     node = Attention(2, 3, 50, 16)
     return node.model(), node.laid_out(node.inputs())
-
-
-def normalization() -> Case:
-    node = Normalization((2, 30, 64), "residual", keeps=True)
-    return node.model(), node.arrays()
 
 
 def reduction(name: str, shape: Sequence[int], axes: str) -> Case:
@@ -95,7 +89,6 @@ CASES: dict[str, Callable[[], Case]] = {
     "concat": concat,
     "gate": gate,
     "attention": attention,
-    "normalization": normalization,
     "reduction": lambda: reduction("softmax", (300, 64), "-1"),
     "reduction of long rows": lambda: reduction("softmax", (30, 9000), "-1"),
     "reduction of a row that threads share": lambda: reduction("moments", (1, 300000), "-1"),

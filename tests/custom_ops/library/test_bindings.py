@@ -21,7 +21,7 @@ from tests.custom_ops.nodes.test_attention import Attention
 from tests.custom_ops.nodes.test_fused_conv import of_several_shapes
 from tests.custom_ops.nodes.test_nhwc_parts import product
 from tests.custom_ops.nodes.test_nhwc_pool import Pool, last
-from tests.custom_ops.nodes.test_normalization import Normalization
+from tests.custom_ops.nodes.test_normalizations import Normalization
 from tests.custom_ops.nodes.test_squeeze_excite import Gate, gate_model
 
 Arrays = Sequence[np.ndarray]
@@ -45,7 +45,7 @@ def attention() -> tuple[onnx.ModelProto, Arrays]:
 
 
 def normalization() -> tuple[onnx.ModelProto, Arrays]:
-    node = Normalization((33, 513), program="residual", keeps=True)
+    node = Normalization((33, 513), before=True, keeps=True)
     return node.model(), node.arrays()
 
 

@@ -186,7 +186,6 @@ def test_forks(tmp_path: Path) -> None:
         "fuzz_conv_cpu",
         "fuzz_squeeze_excite",
         "fuzz_attention",
-        "fuzz_normalization",
         "fuzz_matmul",
         "fuzz_reduction",
         "fuzz_nhwc_conv",

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 PROGRAMS = ("operators", "division", "chains", "shapes", "bad_programs")
 NODES = (
-    *("fused_conv", "squeeze_excite", "attention", "normalization", "matmul"),
+    *("fused_conv", "squeeze_excite", "attention", "reductions", "row_groups", "matmul"),
     *("nhwc_conv", "nhwc_parts", "nhwc_pool", "nhwc_concat"),
 )
 LAUNCHES = ("errors", "modules", "overlap", "parameters", "shapes")

@@ -12,13 +12,7 @@ LAYERS = (
     ("platform", "simd"),
     ("program",),
     ("kernels",),
-    (
-        "kernels/elementwise",
-        "kernels/conv",
-        "kernels/nhwc",
-        "kernels/attention",
-        "kernels/normalization",
-    ),
+    ("kernels/elementwise", "kernels/conv", "kernels/nhwc", "kernels/attention"),
     ("kernels/reduction",),
     ("plan",),
     ("runtime",),
@@ -27,7 +21,7 @@ LAYERS = (
     ("nodes",),
     (
         *("nodes/elementwise", "nodes/conv", "nodes/nhwc_conv", "nodes/nhwc_pool", "nodes/nhwc_concat"),
-        *("nodes/squeeze_excite", "nodes/attention", "nodes/normalization", "nodes/reduction"),
+        *("nodes/squeeze_excite", "nodes/attention", "nodes/reduction"),
         "cuda/driver",
     ),
     ("nodes/matmul", "cuda/launch"),

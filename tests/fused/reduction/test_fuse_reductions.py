@@ -13,9 +13,9 @@ import onnxfuse
 from onnxfuse.fused.kinds import DOMAIN, kind_of
 from onnxfuse.fused.reduction.fuse_reductions import (
     ALONE,
+    FEW_ELEMENTS,
     KEPT_SOFTMAX,
     ODD_SOFTMAX,
-    OF_FUSED_NORMALIZATION,
     WAITS,
     FuseReductions,
 )
@@ -439,6 +439,10 @@ def test_what_lies_side_by_side_is_in_other_rows(shape: str, taken: bool) -> Non
 
 
 def test_a_region_that_is_left_alone_is_judged_once() -> None:
-    proto = CHAINS["written_out_layer_norm"].model
+    """A normalization written out, of so few elements that ONNX Runtime's kernel is as fast."""
+    body = CHAINS["written_out_layer_norm"].model
+    proto = onnx.ModelProto.FromString(body.SerializeToString())
+    for dim, size in zip(proto.graph.input[0].type.tensor_type.shape.dim, (1, 4, 96), strict=True):
+        dim.dim_value = size
     _, context = fused(proto)
-    assert [refusal.reason for refusal in context.report.refusals] == [OF_FUSED_NORMALIZATION]
+    assert [refusal.reason for refusal in context.report.refusals] == [FEW_ELEMENTS]
