@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Write benchmarks/reductions.md: chains that reduce and single reductions on the CPU, beside ONNX Runtime.
 
-The subjects are those of tools/gpu/reduction_chains.py, at several sizes of their first input. Each is optimized as by
-default; the original and the result run in processes of their own, in turns, with all processors
-(onnxfuse.bench_processes). A ratio is the time of the original over that of the result, with its 95 % interval. Over a
-copy: the time of the result at 64 MB over that in which as many threads as there are processors copy as many bytes as
-its inputs and outputs have together, half of them to the other half, before and after.
+The subjects are those of tools/gpu/reduction_chains.py, in a shape that deployed models have, and at several sizes of
+their first input. Each is optimized as by default; the original and the result run in processes of their own, in
+turns, with all processors (onnxfuse.bench_processes). A ratio is the time of the original over that of the result,
+with its 95 % interval. Over a copy: the time of the result at 64 MB over that in which as many threads as there are
+processors copy as many bytes as its inputs and outputs have together, half of them to the other half, before and
+after.
 
 With --peers the ten chains are run by other programs too, each in a process and an environment of its own as
 scripts/bench.py has them, and the table is benchmarks/reductions_peers.md. What was timed before an interruption is
@@ -21,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import date
 from fnmatch import fnmatchcase
 from functools import partial
@@ -52,7 +54,8 @@ PEERS_PAGE = PAGE.with_name("reductions_peers.md")
 PARTIAL = ROOT / "build" / "reductions_peers"
 """Where a run beside peers keeps what it has timed."""
 SETTINGS = "The ten chains are planned as by default, TVM runs its default schedules, and torch.compile is as it is."
-MEGABYTES = (0.1, 2, 64)
+MEGABYTES = (None, 0.1, 2, 64)
+"""Of the first input; None for that of the usual shape."""
 LEFT = "left to ONNX Runtime"
 COPIES = 15
 
@@ -83,13 +86,28 @@ def copy_seconds(size: int) -> float:
     return float(np.quantile(found, 0.25))
 
 
-def measure(subject: Reducing, megabytes: float, folder: Path, seconds: float | None = None) -> tuple[str, str, str]:
-    """The nodes of the original and of the result, the ratio of their times, and the result's over that of a copy."""
+@dataclass(frozen=True)
+class Measured:
+    """What a subject of one size takes: the nodes of the original and of the result, the ratio of their times with its
+    interval, and the result's over that of a copy.  Nan where it is left to ONNX Runtime."""
+
+    nodes: str
+    ratio: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    over: float = math.nan
+
+    def __str__(self) -> str:
+        return LEFT if math.isnan(self.ratio) else f"{self.ratio:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def measure(subject: Reducing, megabytes: float | None, folder: Path, seconds: float | None = None) -> Measured:
+    """Times a subject whose first input has so many 10^6 bytes, or its usual shape."""
     model = onnx_model(subject, "float32")
     result = onnxfuse.optimize(model, "cpu", check=False).model
     nodes = f"{len(model.graph.node)} → {len(result.graph.node)}"
     if not any(node.domain == "onnxfuse" for node in result.graph.node):
-        return nodes, LEFT, ""
+        return Measured(nodes)
     paths = {ORIGINAL: folder / "original.onnx", RESULT: folder / "result.onnx"}
     for name, proto in ((ORIGINAL, model), (RESULT, result)):
         onnx.save(proto, paths[name])
@@ -101,9 +119,13 @@ def measure(subject: Reducing, megabytes: float, folder: Path, seconds: float | 
     before = copy_seconds(moved)
     timed = time_models(paths, InputSet("random", feeds), seconds=seconds)
     copy = (before + copy_seconds(moved)) / 2
-    ratio, low, high = ratio_of(timed[ORIGINAL], timed[RESULT])
     over = float(np.quantile(timed[RESULT].times, 0.25)) / copy
-    return nodes, f"{ratio:.2f} ({low:.2f} to {high:.2f})", f"{over:.2f}"
+    return Measured(nodes, *ratio_of(timed[ORIGINAL], timed[RESULT]), over)
+
+
+def geometric_mean(found: Sequence[Measured]) -> str:
+    """That of ratios."""
+    return f"{math.exp(sum(math.log(one.ratio) for one in found) / len(found)):.2f}"
 
 
 def beside_peers(arguments: argparse.Namespace) -> int:
@@ -111,7 +133,7 @@ def beside_peers(arguments: argparse.Namespace) -> int:
     given = ["--peers", arguments.peers, "--seconds", str(arguments.seconds), "--out", str(PARTIAL)]
     asked = bench.parse_arguments([*given, *(["--prepare"] if arguments.prepare else [])])
     tasks = [
-        bench.Task(f"{one.name}, {megabytes:g} MB", "reductions", partial(make_reducing, one, megabytes))
+        bench.Task(f"{one.name}, {one.size(megabytes)}", "reductions", partial(make_reducing, one, megabytes))
         for one in CHAINS
         if fnmatchcase(one.name, arguments.only)
         for megabytes in arguments.megabytes
@@ -134,7 +156,7 @@ def parse_arguments(given: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--no-page", action="store_true", help="print, and leave the page as it is")
     add("--only", default="*", metavar="GLOB", help="those whose name matches, without a page")
-    add("--quick", action="store_true", help=f"at {MEGABYTES[0]:g} MB alone, half a second each, without a page")
+    add("--quick", action="store_true", help="at 0.1 MB alone, half a second each, without a page")
     add("--peers", metavar="A,B,…", help="the chains beside these, by the names of scripts/bench.py")
     add("--seconds", type=float, default=2.0, metavar="S", help="for timing a chain beside peers (default: 2)")
     add("--prepare", action="store_true", help="compile in the peers, time nothing")
@@ -142,7 +164,7 @@ def parse_arguments(given: Sequence[str] | None) -> argparse.Namespace:
     if not any(fnmatchcase(subject.name, arguments.only) for subject in (*CHAINS, *OPERATORS)):
         parser.error(f"nothing is called {arguments.only}")
     arguments.no_page |= arguments.only != "*" or arguments.quick
-    arguments.megabytes = MEGABYTES[:1] if arguments.quick else MEGABYTES
+    arguments.megabytes = (0.1,) if arguments.quick else MEGABYTES
     return arguments
 
 
@@ -151,6 +173,7 @@ def main(given: Sequence[str] | None = None) -> int:
     arguments = parse_arguments(given)
     if arguments.peers:
         return beside_peers(arguments)
+    measured: dict[str, list[Measured]] = {}
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for subject in (*CHAINS, *OPERATORS):
@@ -158,11 +181,15 @@ def main(given: Sequence[str] | None = None) -> int:
                 continue
             seconds = 0.5 if arguments.quick else None
             found = [measure(subject, megabytes, Path(folder), seconds) for megabytes in arguments.megabytes]
-            rows.append((subject.name, found[0][0], *(ratio for _, ratio, _ in found), found[-1][2]))
+            measured[subject.name] = found
+            rows.append((f"{subject.name}, {subject.size(None)}", found[0].nodes, *found, f"{found[-1].over:.2f}"))
             print(*rows[-1], sep=" | ", flush=True)
     if not arguments.no_page:
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-        columns = ("what", "nodes", *(f"{megabytes:g} MB" for megabytes in MEGABYTES), "over a copy")
+        sizes = (f"{megabytes:g} MB" if megabytes else "in this shape" for megabytes in MEGABYTES)
+        columns = ("what", "nodes", *sizes, "over a copy")
+        chains = [measured[one.name] for one in CHAINS]
+        rows.insert(len(CHAINS), ("geometric mean", "", *map(geometric_mean, zip(*chains, strict=True)), ""))
         about = (__doc__ or "").split("\n\n", 1)[1]
         text = (
             f"# Reductions on the CPU\n\nMade by `scripts/bench_reductions.py`.\n\n{about}\n"

@@ -77,13 +77,15 @@ def make_chain(chain: Chain, size: str, folder: Path) -> Subject:
     return subject
 
 
-def make_reducing(reducing: Reducing, megabytes: float, folder: Path) -> Subject:
-    """A chain that reduces, with a first input of so many 10^6 bytes, as ``onnxfuse optimize`` plans it by default."""
+def make_reducing(reducing: Reducing, megabytes: float | None, folder: Path) -> Subject:
+    """A chain that reduces, with a first input of so many 10^6 bytes, or of its usual shape, as ``onnxfuse optimize``
+    plans it by default."""
     path = folder / "model.onnx"
     onnx.save(reduction_chains.onnx_model(reducing, "float32"), path)
     feeds = reduction_chains.feeds(reducing, megabytes, "float32")
-    subject = _prepare(f"{reducing.name}, {megabytes:g} MB", "reductions", path, feeds, folder, tuned=False)
-    subject.size, subject.reducing = f"{megabytes:g} MB", reducing.name
+    size = reducing.size(megabytes)
+    subject = _prepare(f"{reducing.name}, {size}", "reductions", path, feeds, folder, tuned=False)
+    subject.size, subject.reducing = size, reducing.name
     return subject
 
 

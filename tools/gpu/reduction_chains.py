@@ -140,21 +140,28 @@ class ReducingOps(ArrayOps):
 
 @dataclass(frozen=True)
 class Reducing:
-    """``inputs`` are the shapes of the inputs, in which 0 stands for what follows from a size in bytes; those without
-    are constants.  ``build(ops, *inputs)`` returns the result."""
+    """``inputs`` are the shapes of the inputs, in which 0 stands for what follows from a size in bytes, or is ``usual``
+    in models that are deployed; those without are constants.  ``build(ops, *inputs)`` returns the result."""
 
     name: str
     inputs: tuple[tuple[int, ...], ...]
     build: Callable[..., Any]
+    usual: int
     ops: ClassVar[type[ArrayOps]] = ReducingOps
 
-    def shapes(self, megabytes: float, dtype: str) -> list[tuple[int, ...]]:
-        """The shapes for a first input of so many 10^6 bytes."""
+    def shapes(self, megabytes: float | None, dtype: str) -> list[tuple[int, ...]]:
+        """The shapes for a first input of so many 10^6 bytes; None for the usual ones."""
         row = math.prod(size for size in self.inputs[0] if size) * np.dtype(dtype).itemsize
-        count = max(1, round(megabytes * 1e6 / row))
+        count = self.usual if megabytes is None else max(1, round(megabytes * 1e6 / row))
         return [tuple(size or count for size in shape) for shape in self.inputs]
 
-    def arrays(self, megabytes: float, dtype: str) -> list[np.ndarray]:
+    def size(self, megabytes: float | None) -> str:
+        """That of the first input: so many megabytes, or the usual shape."""
+        if megabytes is not None:
+            return f"{megabytes:g} MB"
+        return "x".join(map(str, self.shapes(None, "float32")[0]))
+
+    def arrays(self, megabytes: float | None, dtype: str) -> list[np.ndarray]:
         """Random inputs, the same every time."""
         random = np.random.default_rng(0)
         return [
@@ -164,59 +171,68 @@ class Reducing:
 
 
 CHAINS = (
-    Reducing("L2 normalize", ((0, 768),), lambda op, x: op.div(x, op.sqrt(op.sum(op.mul(x, x), (-1,))))),
+    Reducing("L2 normalize", ((0, 768),), lambda op, x: op.div(x, op.sqrt(op.sum(op.mul(x, x), (-1,)))), 64 * 1024),
     Reducing(
         "softmax of scaled and masked",
         ((0, 12, 256, 256), (0, 1, 1, 256)),
         lambda op, x, mask: op.softmax(op.add(op.mul(x, 0.125), mask), -1),
+        8,
     ),
     Reducing(
         "GELU of LayerNorm of a sum",
         ((0, 512, 768), (0, 512, 768), (768,), (768,)),
         lambda op, x, r, scale, bias: op.gelu(op.layer_norm(op.add(x, r), scale, bias)),
+        16,
     ),
     Reducing(
         "SiLU of GroupNorm",
         ((0, 320, 64, 64), (320,), (320,)),
         lambda op, x, scale, bias: _silu(op, op.group_norm(x, scale, bias, 32)),
+        2,
     ),
     Reducing(
         "ReLU of InstanceNorm",
         ((0, 64, 256, 256), (64,), (64,)),
         lambda op, x, scale, bias: op.relu(op.instance_norm(x, scale, bias)),
+        4,
     ),
-    Reducing("mean over channels of SiLU", ((0, 256, 56, 56),), lambda op, x: op.mean(_silu(op, x), (1,))),
-    Reducing("deviation of rows", ((0, 4096),), lambda op, x: _deviation(op, x)),
-    Reducing("scaled log softmax", ((0, 32000),), lambda op, x: op.log_softmax(op.mul(x, 0.7), -1)),
+    Reducing("mean over channels of SiLU", ((0, 256, 56, 56),), lambda op, x: op.mean(_silu(op, x), (1,)), 8),
+    Reducing("deviation of rows", ((0, 4096),), lambda op, x: _deviation(op, x), 2048),
+    Reducing("scaled log softmax", ((0, 32000),), lambda op, x: op.log_softmax(op.mul(x, 0.7), -1), 64),
     Reducing(
         "GELU of a transpose, residual",
         ((0, 196, 384), (0, 384, 196)),
         lambda op, x, r: op.add(op.gelu(op.transpose(x, (0, 2, 1))), r),
+        32,
     ),
     Reducing(
         "concat of two activations",
         ((0, 64, 56, 56), (0, 64, 56, 56)),
         lambda op, x, y: op.concat(op.relu(x), op.sigmoid(y), 1),
+        8,
     ),
 )
 """Those of which one node is wanted each."""
 
 _ALONE = (
     *(
-        Reducing(f"{what} of {where}", (shape,), lambda op, x, what=what, axes=axes: getattr(op, what)(x, axes))
-        for where, shape, axes in (("rows", (0, 1024), (-1,)), ("columns", (0, 1024, 64), (1,)))
+        Reducing(f"{what} of {where}", (shape,), lambda op, x, what=what, axes=axes: getattr(op, what)(x, axes), usual)
+        for where, shape, axes, usual in (("rows", (0, 1024), (-1,), 4096), ("columns", (0, 1024, 64), (1,), 12))
         for what in ("sum", "mean", "max")
     ),
-    Reducing("softmax of rows", ((0, 1024),), lambda op, x: op.softmax(x, -1)),
-    Reducing("softmax over channels", ((0, 150, 64, 64),), lambda op, x: op.softmax(x, 1)),
-    Reducing("LayerNorm", ((0, 1024), (1024,), (1024,)), lambda op, x, scale, bias: op.layer_norm(x, scale, bias)),
+    Reducing("softmax of rows", ((0, 1024),), lambda op, x: op.softmax(x, -1), 12 * 1024),
+    Reducing("softmax over channels", ((0, 150, 64, 64),), lambda op, x: op.softmax(x, 1), 1),
     Reducing(
-        "InstanceNorm", ((0, 64, 64, 64), (64,), (64,)), lambda op, x, scale, bias: op.instance_norm(x, scale, bias)
+        "LayerNorm", ((0, 1024), (1024,), (1024,)), lambda op, x, scale, bias: op.layer_norm(x, scale, bias), 4096
+    ),
+    Reducing(
+        "InstanceNorm", ((0, 64, 64, 64), (64,), (64,)), lambda op, x, scale, bias: op.instance_norm(x, scale, bias), 4
     ),
 )
 
 OPERATORS = tuple(
-    Reducing(one.name, one.inputs, lambda op, x, *rest, one=one: one.build(op, op.mul(x, 0.7), *rest)) for one in _ALONE
+    Reducing(one.name, one.inputs, lambda op, x, *rest, one=one: one.build(op, op.mul(x, 0.7), *rest), one.usual)
+    for one in _ALONE
 )
 """Single operators, of a product: what has no neighbour is left to ONNX Runtime."""
 
@@ -271,7 +287,7 @@ def _result_shapes(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return found[0], found[1]
 
 
-def feeds(subject: Reducing, megabytes: float, dtype: str) -> dict[str, np.ndarray]:
+def feeds(subject: Reducing, megabytes: float | None, dtype: str) -> dict[str, np.ndarray]:
     """What ``onnx_model`` reads."""
     arrays = subject.arrays(megabytes, dtype)
     return {
