@@ -9,7 +9,7 @@ import onnx
 from onnx import helper
 
 from onnxfuse.model.dtypes import DTYPES
-from tools.fuzz.graph import Graph, Tensor
+from tools.fuzz.graph import MAX_ELEMENTS, Graph, Tensor
 
 MAX_DEPTH = 2
 FUNCTION_DOMAIN = "fuzz.functions"
@@ -119,6 +119,8 @@ def _scan(graph: Graph, fill: Fill, first: Tensor) -> None:
     row = Tensor(f"{prefix}row", first.dtype, first.shape[1:])
     body = _body(graph, fill, row)
     result = _result(body)
-    closed = _close(body, [row], [result])
     shape = (first.shape[0], *result.shape)
+    if int(np.prod(shape, dtype=np.int64)) > MAX_ELEMENTS:
+        return
+    closed = _close(body, [row], [result])
     graph.add("Scan", [first], result.dtype, shape, body=closed, num_scan_inputs=1)
