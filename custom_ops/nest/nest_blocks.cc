@@ -317,7 +317,16 @@ class BlockPlanner {
     }
     // What is in the caches, and what does not stay there until it is read, is not.
     const size_t block = bytes / static_cast<size_t>(blocks_.blocks);
-    for (const BlockPhase& phase : blocks_.phases) blocks_.fetching_chains += phase.elements.is_row_chain ? 1 : 0;
+    // A group fetches what the next one reads in each chain, or in what only reduces in the place of chains that write past the
+    // caches and so keep memory busy themselves.
+    int64_t reads = 0;
+    for (const BlockPhase& phase : blocks_.phases) {
+      const BlockPass& pass = phase.elements;
+      blocks_.fetching_chains += pass.is_row_chain ? 1 : 0;
+      const bool streams = pass.is_row_chain && pass.plan->stages[0].steps[0].stores == Stores::Streamed;
+      reads += streams || (pass.plan == nullptr && phase.reductions.empty()) ? 0 : 1;
+    }
+    if (grouped_) blocks_.fetching_chains = std::max(blocks_.fetching_chains, reads);
     if (blocks_.fetched.size() > kMostFetched) blocks_.fetching_chains = 0;
     const auto level2 = static_cast<size_t>(level2_bytes());
     const bool near = blocks_.fetching_chains > 0 ? bytes < kNearTimes * level2 : is_in_caches(static_cast<double>(bytes));
