@@ -304,7 +304,6 @@ class BlockPlanner {
 
   // What is fetched while the block before is computed, a little before each pass over elements and each reduction, or part.
   void find_fetched() {
-    if (is_split() && !blocks_.geometry.by_columns) return;  // in a long row the processor reads ahead itself, and faster
     int64_t moments = 0;
     for (const BlockPhase& phase : blocks_.phases) {
       moments += static_cast<int64_t>(phase.reductions.size()) + (phase.elements.plan != nullptr ? 1 : 0);
