@@ -344,7 +344,7 @@ def _distances(n: ReducingLowering, x: int) -> tuple[int, int, int]:
 
     The mean is rounded, and with rows that hardly vary that is most of the distances from it: so what is left of their
     own mean is taken from them, and from the variance (T. F. Chan et al., Algorithms for computing the sample variance,
-    1983: the corrected two-pass algorithm).
+    1983: the corrected two-pass algorithm).  An infinite mean has no such rest, and stays.
     """
     mean = n.reduce("reduce_mean", x)
     distance = n.do("sub", x, mean)
@@ -353,7 +353,9 @@ def _distances(n: ReducingLowering, x: int) -> tuple[int, int, int]:
     largest = n.number(np.finfo(DTYPES[n.work].numpy).max)
     correction = n.do("min", n.do("mul", rest, rest), largest)  # what infinite squares less it are is that again
     variance = n.do("max", n.do("sub", squares, correction), n.number(0))
-    return n.do("sub", distance, rest), variance, n.do("add", mean, rest)
+    corrected = n.do("add", mean, rest)
+    mean = n.do("where", n.do("equal", corrected, corrected), corrected, mean)
+    return n.do("sub", distance, rest), variance, mean
 
 
 @_lowers(_lp_axis, "LpNormalization")

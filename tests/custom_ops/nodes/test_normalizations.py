@@ -171,6 +171,26 @@ def test_what_is_not_finite_stays_in_its_row(size: int, place: int, value: float
     np.testing.assert_allclose(result[[0, 2, 3]], clean[[0, 2, 3]], rtol=4e-6, atol=4e-6)
 
 
+@pytest.mark.parametrize("size", (9, 64, 100, 5000))
+def test_the_mean_of_what_is_not_finite_is_that_of_onnx_runtime(size: int) -> None:
+    """An infinite mean is infinitely far from all elements, and they have no mean distance that would correct it."""
+    original = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[n, {size}] x0, float[{size}] x1) => (float[n, {size}] y, float[n, 1] mean, float[n, 1] factor)
+        {{ a = Neg (x0) y, mean, factor = LayerNormalization (a, x1) }}"""
+    )
+    x = np.random.default_rng(size).standard_normal((5, size)).astype(np.float32)
+    x[0, 3], x[1, 7], x[2, 3], x[3, 5] = -np.inf, 3e37, np.nan, np.inf
+    arrays = [x, np.ones(size, np.float32)]
+    wanted = run(new_session(original, session_options()), arrays)
+    model, _ = fusing.rewritten_by(FuseReductions(), original)
+    assert [node.op_type for node in model.graph.node] == ["FusedReduction"]
+    results = run(new_session(model, session_options()), arrays)
+    assert np.isposinf(wanted[1][0]) and np.isneginf(wanted[1][3])
+    for result, value in zip(results, wanted, strict=True):
+        np.testing.assert_allclose(result, value, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("epsilon", (0.0, 1e-12, 0.1))
 @pytest.mark.parametrize("shape", ((9, 64), (2, 3, 100), (1, 5)))
 def test_against_onnx_runtimes_node(shape: Sizes, epsilon: float) -> None:
