@@ -14,15 +14,15 @@
 
 namespace fuzz {
 
-// Rows of 64 to some 4100 elements, which go through all phases in groups; read beside tensors of their shape are such as
+// Rows of 33 to some 4100 elements, which go through all phases in groups; read beside tensors of their shape are such as
 // several rows have in common, and numbers of each row.  What a phase makes may be an output, and what a later one reads.
 // Numbers stay near 1, or else what is wrong would be small beside them.
 class RowProgram {
  public:
   // Of at most so many elements.
   explicit RowProgram(int64_t most) {
-    const auto uneven = 64 + static_cast<int64_t>(below(size_t{16} << below(9)));
-    run_ = below(3) == 0 ? one_of({64, 128, 256, 768, 1024, 4096}) : uneven;
+    const auto uneven = 33 + static_cast<int64_t>(below(size_t{16} << below(9)));
+    run_ = below(3) == 0 ? one_of({48, 64, 128, 256, 768, 1024, 4096}) : uneven;
     const auto fits = static_cast<size_t>(most / run_);
     outer_ = one_of({1, 1, 2, 3, 5});
     rows_ = std::max<int64_t>(static_cast<int64_t>((1 + below(fits)) >> below(6)) / outer_, 1);
