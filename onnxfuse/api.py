@@ -295,7 +295,7 @@ def _optimized(
             f"sessions that register the library without naming the model (docs/languages.md) have no kernels for "
             f"{plural(len(names), 'operator')} of it, {names[0]} and so on, and run the original nodes"
         )
-    context.report.after, context.report.graph_after = collect(loaded), outline(loaded)
+    context.report.after, context.report.graph_after = collect(loaded), outline(loaded, with_sizes=True)
     return loaded
 
 

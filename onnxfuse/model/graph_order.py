@@ -48,11 +48,13 @@ def _are_in_order(nodes: Sequence[gs.Node]) -> bool:
     """Whether every node is there once, after those whose results it uses."""
     later = {id(tensor) for node in nodes for tensor in node.outputs}
     for node in nodes:
-        if not later.isdisjoint(map(id, node.inputs)):
-            return False
+        for tensor in node.inputs:
+            if id(tensor) in later:
+                return False
         if node.attrs and (captured := captured_tensors(node)) and not later.isdisjoint(map(id, captured)):
             return False
-        later.difference_update(map(id, node.outputs))
+        for tensor in node.outputs:
+            later.discard(id(tensor))
     return len(set(map(id, nodes))) == len(nodes)
 
 

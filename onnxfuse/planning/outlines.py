@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _FEW_BYTES = 64
 
 
-def outline(model: "Model") -> list[Step]:
-    """The steps of the main graph of a model whose types and shapes have been inferred.
+def outline(model: "Model", *, with_sizes: bool = False) -> list[Step]:
+    """The steps of the main graph of a model whose types and shapes have been inferred, with what they move if
+    ``with_sizes``.
 
     If, Loop and Scan are a step each.  What only renames memory is none: who reads it reads what it renames.  Nor is
     what writes a few numbers; whole ones are sizes and positions mostly, and those who read them are not joined to what
@@ -44,7 +45,7 @@ def outline(model: "Model") -> list[Step]:
             is_whole = all(tensor.dtype is not None and np.dtype(tensor.dtype).kind in "iub" for tensor in node.outputs)
             sources = () if is_whole else sources
         elif is_launched(node) or has_body:
-            steps.append(_step(node, sources))
+            steps.append(_step(node, sources, with_sizes))
             sources = (len(steps) - 1,)
         makers.update((id(tensor), sources) for tensor in node.outputs)
     return steps
@@ -69,11 +70,17 @@ def _is_small(tensor: gs.Tensor) -> bool:
     return size is not None and size <= _FEW_BYTES
 
 
-def _step(node: gs.Node, sources: tuple[int, ...]) -> Step:
+def _step(node: gs.Node, sources: tuple[int, ...], with_size: bool) -> Step:
     kind = kind_of(node.op) if node.domain == DOMAIN else None
-    size = Bytes()
-    for tensor in touched(node):
-        size.add(tensor)
+    size = _moved(node) if with_size else None
     shape = describe_shape(node.outputs[0].shape) if node.outputs else ""
     op = reported_name(operator_key(node)[1], kind is not None)
     return Step(label(node), op, "" if kind is None else kind.name, shape, sources, size)
+
+
+def _moved(node: gs.Node) -> Bytes:
+    """What a node reads and writes."""
+    size = Bytes()
+    for tensor in touched(node):
+        size.add(tensor)
+    return size

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,14 +22,14 @@ _LARGEST = 20_000
 class Step:
     """A launch: the ``name`` (for want of one that of its first output) and the ``op`` of its node, the ``kind`` of a
     fused one, else empty, the ``shape`` of its first output in words, the positions of the steps that make what it
-    reads, and the ``size`` of what it moves."""
+    reads, and the ``size`` of what it moves, where that is wanted."""
 
     name: str
     op: str
     kind: str
     shape: str
     inputs: tuple[int, ...]
-    size: Bytes = field(default_factory=Bytes)
+    size: Bytes | None = None
 
 
 Outline = Sequence[Step]

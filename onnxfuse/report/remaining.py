@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from onnxfuse.report.byte_counts import Bytes
 from onnxfuse.report.fused_region import weight
 from onnxfuse.report.outline import Step
 from onnxfuse.report.report import Report
@@ -38,7 +39,7 @@ def remaining(report: Report) -> list[Remaining]:
             reason = reasons.get(step.name, _PRODUCT if step.op in PRODUCTS else _OTHER)
             groups.setdefault((step.op, step.shape, reason), []).append(step)
     found = [
-        Remaining(*key, tuple(step.name for step in steps), sum(weight(step.size, sizes) for step in steps))
+        Remaining(*key, tuple(step.name for step in steps), sum(weight(step.size or Bytes(), sizes) for step in steps))
         for key, steps in groups.items()
     ]
     return sorted(found, key=lambda one: (-one.size, one.op, one.shape, one.reason))
