@@ -8,9 +8,9 @@ with its 95 % interval. Over a copy: the time of the result at 64 MB over that i
 processors copy as many bytes as its inputs and outputs have together, half of them to the other half, before and
 after.
 
-With --peers the ten chains are run by other programs too, each in a process and an environment of its own as
-scripts/bench.py has them, and the table is benchmarks/reductions_peers.md. What was timed before an interruption is
-taken over by the next run.
+With --peers the ten chains are run in these shapes by other programs too, each in a process and an environment of its
+own as scripts/bench.py has them, and the table is benchmarks/reductions_peers.md. What was timed before an interruption
+is taken over by the next run.
 """
 
 import argparse
@@ -56,6 +56,7 @@ PARTIAL = ROOT / "build" / "reductions_peers"
 SETTINGS = "The ten chains are planned as by default, TVM runs its default schedules, and torch.compile is as it is."
 MEGABYTES = (None, 0.1, 2, 64)
 """Of the first input; None for that of the usual shape."""
+PEERS_MEGABYTES: tuple[float | None, ...] = (None,)
 LEFT = "left to ONNX Runtime"
 COPIES = 15
 
@@ -136,7 +137,7 @@ def beside_peers(arguments: argparse.Namespace) -> int:
         bench.Task(f"{one.name}, {one.size(megabytes)}", "reductions", partial(make_reducing, one, megabytes))
         for one in CHAINS
         if fnmatchcase(one.name, arguments.only)
-        for megabytes in arguments.megabytes
+        for megabytes in (arguments.megabytes if arguments.quick else PEERS_MEGABYTES)
     ]
     content = bench.run(tasks, bench.chosen_peers(arguments.peers), asked)
     if arguments.prepare:

@@ -195,7 +195,7 @@ def test_chains_that_reduce_beside_peers(tmp_path: Path, monkeypatch: pytest.Mon
     """One chain, of which nothing is constant and one that has constants: ONNX Runtime, onnxfuse, and it alone."""
     page = tmp_path / "page.md"
     monkeypatch.setattr(bench_reductions, "CHAINS", bench_reductions.CHAINS[:3:2])
-    monkeypatch.setattr(bench_reductions, "MEGABYTES", (0.1,))
+    monkeypatch.setattr(bench_reductions, "PEERS_MEGABYTES", (0.1,))
     monkeypatch.setattr(bench_reductions, "PEERS_PAGE", page)
     monkeypatch.setattr(bench_reductions, "PARTIAL", tmp_path)
     monkeypatch.setitem(bench.PEERS, ALONE, PEERS[ALONE])
