@@ -1,7 +1,9 @@
 """The benchmark: the order of its calls, its ratio, and its memory measurement."""
 
 import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import cast
 
@@ -58,6 +60,30 @@ def test_how_far_cores_are_from_each_other() -> None:
     known = [value for value in found if value is not None]
     assert len(cores) < 2 or (known and distance.least == min(known) > 1)
     assert distance.is_near(None) and (not known or (distance.is_near(min(known)) and not distance.is_near(1e9)))
+
+
+_LEFT_BEHIND = """
+import os, signal
+from onnxfuse.core_distance import CoreDistance
+with CoreDistance() as distance:
+    distance.nanoseconds()
+    print(distance._process.pid if distance._process else 0, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="says on which core a process runs")
+def test_nobody_measures_on_behind_a_process_that_was_killed() -> None:
+    done = subprocess.run([sys.executable, "-c", _LEFT_BEHIND], capture_output=True, text=True)
+    state = Path(f"/proc/{done.stdout.strip()}/status")
+
+    def runs() -> bool:
+        return state.exists() and "State:\tZ" not in state.read_text()
+
+    end = time.monotonic() + 20
+    while runs() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert done.stdout and not runs()
 
 
 def test_only_blocks_of_one_distance_count(monkeypatch: pytest.MonkeyPatch) -> None:
