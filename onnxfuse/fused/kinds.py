@@ -63,7 +63,7 @@ _CPU = frozenset(("cpu",))
 _BOTH = frozenset(("cpu", "cuda"))
 
 ELEMENTWISE = Kind("FusedElementwise", 32, _BOTH, ("program",), "a Program", "fused region")
-REDUCTION = Kind("FusedReduction", 8, _BOTH, ("program",), "a Program that reduces", "normalization, reduction")
+REDUCTION = Kind("FusedReduction", 24, _BOTH, ("program",), "a Program that reduces", "normalization, reduction")
 CONV = Kind("FusedConv", 16, _BOTH, ("program", "prologue"), "a convolution with Programs around it", "convolution")
 SQUEEZE_EXCITE = Kind(
     "FusedSqueezeExcite",
