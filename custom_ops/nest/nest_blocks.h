@@ -107,7 +107,7 @@ struct NestBlocks {
   // Inputs whose memory is fetched a block ahead, and of how many elements, or segments of columns, together; 0: a group ahead.
   std::vector<BlockPlace> fetched;
   int64_t fetched_at_once = 0;
-  // By how many chains over rows, a little with each of their vectors; 0: so many elements before each pass.
+  // By how many chains over rows, or passes of a group, a little with each of their vectors; 0: so many elements before each pass.
   int64_t fetching_chains = 0;
 };
 

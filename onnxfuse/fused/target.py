@@ -79,8 +79,8 @@ class Target:
     times as fast as ONNX Runtime's nodes from 96x49x49 to 6x1500x1500, and 0.91 for four rows of 50,257; with a scale
     alone 0.94 to 1.35 times in rows of whole vectors, and less in others (AVX-512, one thread).
     normalized_alone: the types whose rows are normalized by a node of ours where nothing around it is fused.  ONNX
-    Runtime's LayerNormalization takes 1.1 to 2.1 times as long from 50x50 to 32768x1024 (Zen 4, one thread), and where
-    rows are few longer with two threads than with one.
+    Runtime's kernels take 1.07 to 2.1 times as long from 50x50 to 8192x1024 (Zen 4, one thread), and where rows are few
+    longer with two threads than with one.
     attention: what the kernels of attention take.
     library_costs: what it costs to load the library shows beside a small model.
     """

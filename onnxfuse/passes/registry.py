@@ -201,7 +201,7 @@ def _names(what: str, given: str | Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str):
             raise OnnxfuseError(f"{what}= names passes, which {name!r} does not")
-    return names
+    return tuple(_MERGED.get(name, name) for name in names)
 
 
 def _instance(item: Any) -> Any:

@@ -133,6 +133,9 @@ def test_what_was_a_pass_names_the_one_that_does_it_now():
     registry = default_registry(lambda: [])
     for names in (["fuse-normalization"], ["fuse-normalization", "fuse-reductions"], ["fuse-reductions"]):
         assert [one.name for one in registry.resolve(names)] == ["fuse-reductions"]
+    registry.add(lambda model, context: None, name="mine", before="fuse-normalization", after="fuse-conv")
+    order = registry.names()
+    assert order.index("fuse-conv") < order.index("mine") < order.index("fuse-reductions")
 
 
 def test_every_way_to_register():
