@@ -22,6 +22,8 @@ from onnxfuse.model.constants import domain_of
 from onnxfuse.model.graph import Model
 from onnxfuse.model.graph_ir import producer_of, standard_op
 from onnxfuse.model.symbols import is_made_up
+from onnxfuse.ort.ort_quantization import exact_weights
+from onnxfuse.program.lowering import check
 from onnxfuse.rewrite.editor import GraphEditor
 from onnxfuse.rewrite.matcher import Match, Matcher, may_occur
 from onnxfuse.rewrite.pattern import Ops, Value, Variable, root_ops
@@ -30,6 +32,7 @@ NORMALIZATION = "ONNX Runtime fuses it into a normalization"
 ONE_KERNEL = "ONNX Runtime already computes it in one kernel"
 ATTENTION = "ONNX Runtime fuses it into an attention"
 INSIDE_MATMUL = "ONNX Runtime computes it inside the matrix product"
+EXACT_FACTOR = "without it ONNX Runtime would multiply by the quantized weights, and quantize the other factor anew"
 EXACT_SUM = "without it ONNX Runtime would multiply by the quantized weights, and quantize the other factor too"
 LOGARITHM = "a logarithm reads it, and ONNX Runtime's Sigmoid is 0 where the exact one is small"
 
@@ -142,8 +145,9 @@ class OrtFusions:
     """The patterns found in a model.
 
     ``reasons`` maps the ids of nodes that must stay out of regions to why; ``keeps`` judges regions.  ``slowed`` are
-    the ids of nodes that ORT would make a part of a slower kernel.  ``gelus`` are those of ``find_gelus``.
-    ``quantized`` says whether ORT has quantized kernels there.
+    the ids of nodes that ORT would make a part of a slower kernel, ``weights`` of those that it would multiply by in
+    integers if no fused node computed them.  ``gelus`` are those of ``find_gelus``.  ``quantized`` says whether
+    ORT has quantized kernels there.
     """
 
     def __init__(self, model: Model, on: Target) -> None:
@@ -151,6 +155,7 @@ class OrtFusions:
         self.quantized = provider.quantized
         self.reasons: dict[int, str] = {}
         self.slowed: set[int] = set()
+        self.weights: set[int] = set()
         self._kernels: dict[int, list[set[int]]] = {}
         editor = GraphEditor(model)
         nodes = [node for graph in editor.graphs for node in graph.nodes]
@@ -183,6 +188,11 @@ class OrtFusions:
                 self.reasons[id(node)] = ONE_KERNEL
             if standard_op(node) == "MatMulInteger" and len(node.inputs[0].outputs) == 1:
                 self._leave_dequantization(node, editor)
+        for weights, kept in () if provider.quantized else exact_weights(nodes, model.functions):
+            if check(weights, model.opsets[""]) is None:
+                self.weights.add(id(weights))
+            elif kept is not None:
+                self.reasons[id(kept)] = EXACT_FACTOR
         for node in nodes:
             if _keeps_weights_exact(node, editor):
                 self.reasons[id(node)] = EXACT_SUM

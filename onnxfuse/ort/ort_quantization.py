@@ -5,16 +5,19 @@ and a QuantizeLinear on its output by one integer kernel (Conv by QLinearConv, A
 took one of these in would leave the operator in float.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
+import onnx
 import onnx_graphsurgeon as gs
 
-from onnxfuse.model.graph_ir import producer_of, standard_op
+from onnxfuse.model.graph_ir import STANDARD_DOMAINS, producer_of, standard_op
+from onnxfuse.model.inlining import FunctionKey
 
 QUANTIZED = "ONNX Runtime computes it in a quantized kernel"
 UNTYPED = "ONNX Runtime would move a QuantizeLinear up to it and not find its type, for it reads what may be a scalar"
 
 _MOVED_PAST = {"MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
+_MOVE = {*_MOVED_PAST, "Flatten"} - {"MaxPool"}
 
 
 def quantized_nodes(nodes: Iterable[gs.Node], elementwise: set[int]) -> set[int]:
@@ -40,6 +43,65 @@ def quantized_nodes(nodes: Iterable[gs.Node], elementwise: set[int]) -> set[int]
                 found.update(id(tensor.inputs[0]) for tensor in operands)
                 found.update(id(reader) for reader in last.outputs[0].outputs)
     return found
+
+
+def exact_weights(
+    nodes: Iterable[gs.Node], functions: Mapping[FunctionKey, onnx.FunctionProto]
+) -> Iterator[tuple[gs.Node, gs.Node | None]]:
+    """The DequantizeLinear of each constant that a MatMul alone multiplies with what was dequantized, or whose product
+    is quantized.
+
+    If a fused node takes in what does either, ONNX Runtime's CPU provider, where the file may run too, sees a product
+    of floats and one dequantized constant, makes of it a MatMulNBits, and rounds the floats to 8 bits in blocks of its
+    own.  With each comes the node that has to stay for the product to be what it was, None where it is inside a fused
+    node already, one of those that call ``functions``.  Where the weights have a scale a block, ORT does not run the
+    product of two such factors.  Read off ORT 1.32.
+    """
+    for node in nodes:
+        weights = producer_of(node.inputs[1]) if standard_op(node) == "MatMul" else None
+        if weights is None or standard_op(weights) != "DequantizeLinear" or len(weights.outputs[0].outputs) != 1:
+            continue
+        if not isinstance(weights.inputs[0], gs.Constant) or weights.attrs.get("block_size"):
+            continue
+        (product,) = node.outputs
+        quantizing = next((reader for reader in product.outputs if standard_op(reader) == "QuantizeLinear"), None)
+        dequantizing = _made_by(node.inputs[0], "DequantizeLinear", functions)
+        if quantizing is not None:
+            yield weights, quantizing
+        elif dequantizing is not None:
+            yield weights, dequantizing if standard_op(dequantizing) else None
+        elif any(_reads_in(reader, product, "QuantizeLinear", functions) for reader in product.outputs):
+            yield weights, None
+
+
+def _made_by(tensor: gs.Tensor, op: str, functions: Mapping[FunctionKey, onnx.FunctionProto]) -> gs.Node | None:
+    """The node of the operator that makes a tensor, up to moved elements, or the fused node that has it inside."""
+    while (maker := producer_of(tensor)) is not None and standard_op(maker) in _MOVE:
+        tensor = maker.inputs[0]
+    if maker is None or standard_op(maker) == op:
+        return maker
+    function = functions.get(_key(maker))
+    if function is None:
+        return None
+    makers = {name: inner for inner in function.node for name in inner.output}
+    place = next(place for place, made in enumerate(maker.outputs) if made is tensor)
+    inner = makers.get(function.output[place])
+    while inner is not None and inner.domain in STANDARD_DOMAINS and inner.op_type in _MOVE:
+        inner = makers.get(inner.input[0])
+    return maker if inner is not None and inner.domain in STANDARD_DOMAINS and inner.op_type == op else None
+
+
+def _reads_in(node: gs.Node, tensor: gs.Tensor, op: str, functions: Mapping[FunctionKey, onnx.FunctionProto]) -> bool:
+    """Whether a fused node has one of the operator inside that reads ``tensor``."""
+    function = functions.get(_key(node))
+    if function is None:
+        return False
+    names = {name for name, read in zip(function.input, node.inputs, strict=False) if read is tensor}
+    return any(inner.op_type == op and inner.input[0] in names for inner in function.node)
+
+
+def _key(node: gs.Node) -> FunctionKey:
+    return node.domain or "", node.op, getattr(node, "overload", "")
 
 
 def loses_type(inputs: Iterable[gs.Tensor], outputs: Iterable[gs.Tensor]) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import onnxfuse
 from onnxfuse.ort.ort_quantization import UNTYPED
@@ -158,6 +158,38 @@ def test_a_sum_that_keeps_a_product_from_being_quantized_stays_with_it(target: s
     result = onnxfuse.optimize(model, target, **({"embed": False, "arch": "sm_90"} if target == "cuda" else {}))
     assert "MatMulNBits" not in _kernels(result.model, tmp_path / "optimized.onnx")
     assert ["Tanh", "Mul"] in [region.ops for region in result.report.fused]
+
+
+@pytest.mark.parametrize("before", ["Tanh", "Softmax"])
+@pytest.mark.parametrize("moved", ["", "Transpose <perm = [1, 0]>", "Flatten"])
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_a_product_of_dequantized_factors_stays_exact_where_one_is_fused(
+    weights: str, moved: str, before: str, tmp_path: Path
+) -> None:
+    """Of a product that reads one dequantized constant alone ONNX Runtime rounds the other factor to 8 bits."""
+    rng = np.random.default_rng(0)
+    shape = {"": "9, 40", "Flatten": "9, 4, 10"}.get(moved, "40, 9")
+    text = (
+        f"g (float[{shape}] x) => (float[9, 48] y) {{ a = {before}(x) {PAIR.format('a')}"
+        f" m = {moved or 'Identity'}(ad)"
+        " f = DequantizeLinear <axis = 1> (k, ks)"
+        f" p = MatMul(m, f) {PAIR.format('p')} t = Tanh(pd) y = Mul(t, pd) }}"
+    )
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]>\n{text}')
+    stored = TensorProto.INT4 if weights == "int4" else TensorProto.INT8
+    scales = rng.random(48).astype(np.float32)
+    model.graph.initializer.extend(
+        [
+            numpy_helper.from_array(np.array(0.05, np.float32), "s"),
+            numpy_helper.from_array(np.array(128, np.uint8), "z"),
+            helper.make_tensor("k", stored, [40, 48], rng.integers(0, 8, 40 * 48)),
+            numpy_helper.from_array(scales, "ks"),
+        ]
+    )
+    assert "MatMulNBits" not in _kernels(model, tmp_path / "original.onnx")
+    result = onnxfuse.optimize(model, "cuda", embed=False, arch="sm_90")
+    assert result.report.fused
+    assert "MatMulNBits" not in _kernels(result.model, tmp_path / "optimized.onnx")
 
 
 def test_a_constant_of_a_body_is_dequantized(tmp_path: Path) -> None:

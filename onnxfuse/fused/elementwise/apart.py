@@ -46,7 +46,7 @@ class Apart:
             on_host = {id(node): self.placement.why_alone(node) for node in elementwise if id(node) not in reasons}
             reasons.update((node_id, reason) for node_id, reason in on_host.items() if reason)
         if self.ort:
-            reasons.update(dict.fromkeys(constant_arithmetic(nodes) & ids, CONSTANT_ARITHMETIC))
+            reasons.update(dict.fromkeys((constant_arithmetic(nodes) & ids) - self.ort.weights, CONSTANT_ARITHMETIC))
             reasons.update(self.ort.reasons)
         if self.ort and self.ort.quantized:
             reasons.update(dict.fromkeys(quantized_nodes(nodes, ids), QUANTIZED))

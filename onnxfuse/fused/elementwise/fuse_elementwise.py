@@ -138,9 +138,10 @@ class _Planner:
                 yield Plan(graph, left_alone=[(node, INLINED) for node in graph.nodes if is_elementwise(node)])
 
     def gains_alone(self, node: gs.Node) -> bool:
-        """Whether a fused node beats what ORT makes of ``node``, which is slow, or on the CPU instead of the GPU."""
+        """Whether a fused node beats what ORT makes of ``node``, which is slow, on the CPU instead of the GPU, or not
+        what it was."""
         if self._placement is not None:
-            return id(node) in self._placement.moved
+            return id(node) in self._placement.moved or (self._ort is not None and id(node) in self._ort.weights)
         return is_slow(node) or (self._ort is not None and id(node) in self._ort.slowed)
 
     def _plan(self, graph: gs.Graph) -> Plan:
