@@ -6,8 +6,8 @@ on the same inputs as the original, timed against the original in turns, and pro
 runs in onnx's ReferenceEvaluator where that does not take too long.  A model that differs is reduced to the
 smallest region that shows it, which is saved as a reproducer.
 
-Writes results.json, index.html and the reproducers under --out, and prints a table.  Exit status 1 if a model
-fails, 2 if a model cannot be had or for bad usage.
+Writes results.json, index.html, summary.md and the reproducers under --out, and prints a table.  Exit status 1 if a
+model fails, 2 if a model cannot be had or for bad usage.
 """
 
 import argparse
@@ -16,7 +16,6 @@ import datetime
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -34,28 +33,14 @@ from rich.console import Console
 
 from onnxfuse.bench import machine
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.report.report import describe_ulp
 from onnxfuse.report.tables import add_row, simple_table
 from onnxfuse.zoo.fetching import fetch
 from onnxfuse.zoo.manifest import MANIFEST, FetchError, StoredModel, chosen_models, read_manifest
 from tools.messages import Parser, say
 from tools.parity import page as parity_page
 from tools.parity import worker as parity_worker
-
-COLUMNS = (
-    "model",
-    "outputs",
-    "max abs",
-    "max rel",
-    "max ulp",
-    "top-1",
-    "regions",
-    "nodes",
-    "launches",
-    "ORT / onnxfuse",
-    "reference",
-    "result",
-)
+from tools.parity.rows import COLUMNS, plain_row
+from tools.parity.summary import summary
 
 
 def run_models(models: list[StoredModel], arguments: argparse.Namespace) -> list[dict[str, Any]]:
@@ -100,44 +85,20 @@ def _run_model(model: StoredModel, arguments: argparse.Namespace) -> dict[str, A
 
 def print_table(results: list[dict[str, Any]]) -> None:
     """The table of all models, on standard output."""
-    table = simple_table(*COLUMNS)
+    table = simple_table(*COLUMNS, "result")
     for item in results:
-        add_row(table, *cells(item))
+        add_row(table, *plain_row(item))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 220)
     console.print(table)
     failed = [item["name"] for item in results if not item["ok"]]
+    fused = sum(item["fused"] for item in results)
     ratios = [item["time"]["ratio"] for item in results if item["time"]]
-    console.print(f"{len(results) - len(failed)} of {len(results)} models pass, {total_regions(results)} regions fused")
+    console.print(f"{len(results) - len(failed)} of {len(results)} models pass, {fused} regions fused")
     if ratios:
         console.print(f"geometric mean of ORT / onnxfuse: {parity_page.geometric_mean(ratios):.3f}")
     for item in results:
         if not item["ok"]:
             console.print(f"FAILED {item['name']}: {item['reason']}", soft_wrap=True, markup=False)
-
-
-def total_regions(results: list[dict[str, Any]]) -> int:
-    """How many fused nodes all models have together."""
-    return sum(int(item["fused"]) for item in results)
-
-
-def cells(item: dict[str, Any]) -> tuple[str, ...]:
-    """One row of the table."""
-    error, timing, top = item["error"], item["time"], item["top1"]
-    ratio = f"{timing['ratio']:.3f} ({timing['low']:.3f} to {timing['high']:.3f})" if timing else "-"
-    return (
-        item["name"],
-        str(item["outputs"]),
-        f"{error['max_abs']:.2g}",
-        f"{error['max_rel']:.2g}",
-        describe_ulp(error["max_ulp"]),
-        "-" if top is None else f"{100 * top:.1f} %",
-        str(item["fused"]),
-        f"{item['nodes'][0]} → {item['nodes'][1]}",
-        f"{item['launches'][0]} → {item['launches'][1]}",
-        ratio,
-        re.split(r"[:(]", item["reference"])[0].strip(),
-        "pass" if item["ok"] else "FAIL",
-    )
 
 
 def environment(threads: int) -> dict[str, str]:
@@ -177,6 +138,7 @@ def main() -> int:
         "--reference-seconds", type=float, default=20.0, metavar="S", help="limit of ReferenceEvaluator (default: 20)"
     )
     parser.add_argument("--timeout", type=float, default=900.0, metavar="S", help="limit of one model (default: 900)")
+    parser.add_argument("--note", default="", metavar="TEXT", help="a sentence for the summary")
     parser.add_argument("--manifest", type=Path, default=MANIFEST, metavar="FILE", help="another than the project's")
     arguments = parser.parse_args()
     try:
@@ -197,8 +159,9 @@ def main() -> int:
     content = {"schema": 1, "target": arguments.target, **environment(arguments.threads), "models": results}
     (arguments.out / "results.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     (arguments.out / "index.html").write_text(parity_page.render(content), encoding="utf-8")
+    (arguments.out / "summary.md").write_text(summary(content, arguments.note), encoding="utf-8")
     print_table(results)
-    print(f"written: {arguments.out / 'results.json'}, {arguments.out / 'index.html'}")
+    print("written:", *(arguments.out / name for name in ("results.json", "index.html", "summary.md")))
     return 1 if any(not item["ok"] for item in results) else 0
 
 

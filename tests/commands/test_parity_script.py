@@ -79,6 +79,7 @@ def test_it_compares_times_and_profiles(
 ) -> None:
     out = tmp_path / "results"
     arguments = ("--manifest", str(zoo), "--out", str(out), "--regions", "--seconds", "0.1", "--jobs", "2")
+    arguments = (*arguments, "--note", "A quiet machine.")
     status = run_script(monkeypatch, *arguments)
     content = json.loads((out / "results.json").read_text())
     gated, looped = content["models"]
@@ -93,6 +94,10 @@ def test_it_compares_times_and_profiles(
     assert gated["reference"] == "equal"
     page = (out / "index.html").read_text()
     assert page.count("<svg") == 3 and "<script" not in page and not re.search(r"(src|href)=", page)
+    assert re.findall(r"<tr><td>(\w+)</td>.*?>pass<", page) == ["gated", "looped"]
+    summary = (out / "summary.md").read_text()
+    assert "- 2 of 2 models pass, with 2 fused nodes.\n" in summary and "\n- A quiet machine.\n" in summary
+    assert re.findall(r"^\| (\w+) \|.*\| pass \|$", summary, re.MULTILINE) == ["gated", "looped"]
     printed = capsys.readouterr().out
     assert "2 of 2 models pass, 2 regions fused" in printed and "geometric mean" in printed
     assert not (out / "reproducers").exists()

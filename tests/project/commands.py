@@ -120,6 +120,7 @@ TABLE = {
     "scripts/other_tools.py": How("scripts/other_tools.py --check"),
     "scripts/portability.py": How("scripts/portability.py --models camera --ort --seconds 20"),
     "scripts/cuda_launches.py": How("scripts/cuda_launches.py tabular"),
+    "scripts/zoo_plans.py": How("scripts/zoo_plans.py tabular"),
     "scripts/zoo_kernels.py": How("scripts/zoo_kernels.py tabular"),
     "scripts/zoo_convolutions.py": How("scripts/zoo_convolutions.py float16"),
     "scripts/conv_instances.py --page": How(_INSTANCES),

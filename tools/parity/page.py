@@ -1,14 +1,13 @@
 """The results of scripts/parity.py as one HTML page that needs nothing from outside: plots are inline SVG."""
 
 import math
-import re
 from collections.abc import Iterable
 from html import escape
 from typing import Any
 
 from onnxfuse.report.html_parts import document
-from onnxfuse.report.report import describe_ulp
 from onnxfuse.wording import printable
+from tools.parity.rows import cells
 
 COLOURS = {
     "convolution": "#4c78a8",
@@ -83,37 +82,15 @@ def _head(content: dict[str, Any]) -> str:
 
 
 def _table(models: list[dict[str, Any]]) -> str:
-    columns: tuple[str, ...] = (
-        "model",
-        "ratio",
-        "ms before",
-        "ms after",
-        "result",
-        "outputs",
-        "max abs",
-        "max rel",
-        "max ulp",
-        "top-1",
-        "regions",
-        "nodes",
-        "launches",
-    )
-    columns += ("task", "reference")
+    first = ("model", "ratio", "ms before", "ms after")
+    others = ("outputs", "max abs", "max rel", "max ulp", "top-1", "regions", "nodes", "launches", "task", "reference")
     rows = []
     for item in models:
-        error, timing = item["error"], item["time"]
-        times = ("-",) * 3
-        if timing:
-            times = (f"{timing['ratio']:.3f}", f"{timing['before_ms']:.3f}", f"{timing['after_ms']:.3f}")
-        top = "-" if item["top1"] is None else f"{100 * item['top1']:.1f} %"
+        found = cells(item)
         verdict = '<span class="good">pass</span>' if item["ok"] else '<span class="bad">FAIL</span>'
-        first = [item["name"], *times]
-        cells = [item["outputs"], f"{error['max_abs']:.2g}", f"{error['max_rel']:.2g}"]
-        cells += [describe_ulp(error["max_ulp"]), top]
-        cells += [item["fused"], "{} → {}".format(*item["nodes"]), "{} → {}".format(*item["launches"]), item["task"]]
-        cells.append(re.split(r"[:(]", item["reference"])[0].strip())
-        rows.append(f"<tr>{_cells(first)}<td>{verdict}</td>{_cells(cells)}</tr>")
-    head = "".join(f"<th>{column}</th>" for column in columns)
+        before, after = (_cells(found[column] for column in columns) for columns in (first, others))
+        rows.append(f"<tr>{before}<td>{verdict}</td>{after}</tr>")
+    head = "".join(f"<th>{column}</th>" for column in (*first, "result", *others))
     note = (
         '<p class="soft">Errors are the largest over every output, size and way to run (with the library and without '
         "it). Nodes are those of the files; launches are the kernels that ONNX Runtime really runs. The ratio is the "
