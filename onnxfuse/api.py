@@ -1,43 +1,22 @@
 """``onnxfuse.optimize``: from a model to an optimized model, checked."""
 
-import gc
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
-from onnxfuse.check.input_shapes import Sizes, resolve_shapes
-from onnxfuse.errors import OnnxfuseError, ParityError
-from onnxfuse.files.model_io import check_output, load, load_again, load_proto, parse, read_proto, save, staged
-from onnxfuse.fused.choices import ConvPolicy
-from onnxfuse.fused.functions import finish_functions, more_than_plain
-from onnxfuse.fused.target import CPU
-from onnxfuse.model.graph import Model
-from onnxfuse.model.replacing import scratch
-from onnxfuse.passes import PassContext
-from onnxfuse.passes.inline_functions import inlined
-from onnxfuse.planning.example_counts import counts_for
-from onnxfuse.planning.outlines import outline
-from onnxfuse.planning.plan import apply_passes
-from onnxfuse.planning.statistics import Example, collect
+from onnxfuse.errors import OnnxfuseError
+from onnxfuse.files.model_io import check_output, read_proto
+from onnxfuse.optimization import Optimization, checked_source, load_source
 from onnxfuse.report.report import Report
 from onnxfuse.report.report_file import ReportFile, TraceFile
-from onnxfuse.run.given_shapes import Shapes, fit_shapes, symbol_sizes
-from onnxfuse.run.inputs import Given, InputSpec, input_specs
-from onnxfuse.run.runtime import why_no_cuda
-from onnxfuse.targets import target_of
-from onnxfuse.targets.request import Request, path_of, request
-from onnxfuse.wording import plural
-
-if TYPE_CHECKING:
-    from onnxfuse.cpu_tuning import Tuned
-    from onnxfuse.speed import Speed
+from onnxfuse.run.given_shapes import fit_shapes
+from onnxfuse.run.inputs import input_specs
+from onnxfuse.targets.request import path_of, request
 
 
 class Result:
@@ -177,8 +156,8 @@ def optimize(
         prefer_nhwc=prefer_nhwc,
     )
     given = inputs if inputs is None or isinstance(inputs, Mapping) else path_of("an input file", inputs)
-    runs = check or bench or profile is not None
-    if given is not None and not runs and not (tune and asked.target == CPU.name):
+    runs, tunes = check or bench or profile is not None, tune and asked.on.chosen_by_runs
+    if given is not None and not runs and not tunes:
         raise OnnxfuseError("nothing is run on the inputs with --no-check (check=False)")
     if output is not None:
         output = path_of("the output", output)
@@ -190,249 +169,27 @@ def optimize(
     if check and not loaded.graph.outputs:
         raise OnnxfuseError("the model has no outputs to check: leave that out with --no-check (check=False)")
     specs = input_specs(loaded.source)
-    sizes = fit_shapes(specs, asked.shapes)
-
-    tuned = ""
-    if tune and asked.target == CPU.name:
-        found = _tune_on_cpu(source, asked, sizes, given, progress)
-        asked, tuned = replace(asked, conv=found.policy), found.describe()
-
-    def attempt(asked: Request, load: Callable[[], Model], finish: Callable[[Path, Path, PassContext], None]) -> Result:
-        """The model that a request makes, of one that is not held after it is written.  ``finish`` is called with the
-        original's file, the result's, and what the passes worked with, before the result takes its place."""
-        loaded = load()
-        report = Report(model=str(loaded.path or ""), target=asked.target, tuned=tuned)
-        plain = inlined(loaded)
-        report.before, report.graph_before = collect(plain), outline(plain)
-        del plain
-        context = PassContext(target=asked.target, fast_math=fast_math, report=report, progress=progress)
-        loaded = _optimized(loaded, specs, asked, sizes, context, time_kernels=time_kernels or page is not None)
-        with scratch() as folder:
-
-            def judge(candidate: Path) -> None:
-                """All that needs the original file, which ``output`` may replace."""
-                original = _file_of(source, folder) if runs else candidate
-                if check:
-                    _compare(original, candidate, sizes, given, context)
-                finish(original, candidate, context)
-                report.example = _example(source, candidate, specs, sizes, report)
-                if trace is not None:
-                    _profile(original, candidate, sizes, given, context, trace)
-
-            path = folder / "optimized.onnx" if output is None else output
-            progress("writing the model")
-            made = loaded.to_proto() if output is None else output
-            with staged(loaded, path, overwrite=overwrite) as candidate:
-                del loaded
-                if runs:  # nodes and tensors refer to each other, and may be as large as the sessions to come
-                    gc.collect()
-                judge(candidate)
-        report.seconds = time.perf_counter() - started
-        return Result(made, report)
-
-    first = [loaded]
-    del loaded
-
-    def run() -> Result:
-        """The first attempt, or where its result is slower the one that is taken instead."""
-        if not bench:
-            return attempt(asked, first.pop, lambda *_unused: None)
-
-        def write(request: Request, path: Path) -> None:
-            silent = PassContext(target=request.target, fast_math=fast_math, report=Report(target=request.target))
-            save(_optimized(load_source(source), specs, request, sizes, silent), path)
-
-        def judge(original: Path, candidate: Path, context: PassContext) -> None:
-            from onnxfuse.speed import judged
-
-            if instead := judged(original, candidate, asked, sizes, given, write, context):
-                raise _TakenBackError(*instead)
-
-        def keep(_original: Path, _candidate: Path, context: PassContext) -> None:
-            context.report.speed = back.speed
-
-        try:
-            return attempt(asked, first.pop, judge)
-        except _TakenBackError as found:
-            back = found
-            return attempt(back.asked, partial(load_source, source), keep)
-
     models = [path for path in (source, output) if isinstance(path, Path)]
     with ExitStack() as stack:
         page = None if report is None else stack.enter_context(ReportFile(path_of("the report", report), *models))
         trace = None if profile is None else stack.enter_context(TraceFile(path_of("the trace", profile), *models))
-        result = run()
+        job = Optimization(
+            source=source,
+            specs=specs,
+            shapes=fit_shapes(specs, asked.shapes),
+            given=given,
+            output=output,
+            overwrite=overwrite,
+            check=check,
+            bench=bench,
+            time_kernels=time_kernels or page is not None,
+            trace=trace,
+            progress=progress,
+        )
+        first = [loaded]
+        del loaded  # which is not held while the result runs
+        made, found = job.run(asked, first.pop)
+        found.seconds = time.perf_counter() - started
         if page is not None:
-            page.write_report(result.report)
-        return result
-
-
-class _TakenBackError(Exception):
-    """Another request than that of the user is faster, as fast as ``speed`` says."""
-
-    def __init__(self, asked: Request, speed: "Speed") -> None:
-        super().__init__()
-        self.asked = asked
-        self.speed = speed
-
-
-def _optimized(
-    loaded: Model,
-    specs: list[InputSpec],
-    asked: Request,
-    sizes: Shapes,
-    context: PassContext,
-    *,
-    time_kernels: bool = False,
-) -> Model:
-    """What a request makes of a model, ready to be written."""
-    on = target_of(asked, sizes)
-    loaded = apply_passes(loaded, specs, asked, sizes, on, context)
-    on.finish(loaded, context, time_kernels=time_kernels)
-    finish_functions(loaded)
-    if names := more_than_plain(loaded):
-        context.report.add_warning(
-            f"sessions that register the library without naming the model (docs/languages.md) have no kernels for "
-            f"{plural(len(names), 'operator')} of it, {names[0]} and so on, and run the original nodes"
-        )
-    context.report.after, context.report.graph_after = collect(loaded), outline(loaded, with_sizes=True)
-    return loaded
-
-
-def _file_of(source: Path | onnx.ModelProto, folder: Path) -> Path:
-    """The file of a model, which one in memory gets in ``folder``."""
-    if isinstance(source, Path):
-        return source
-    path = folder / "original.onnx"
-    save(Model.from_proto(source), path)
-    return path
-
-
-def _tune_on_cpu(
-    source: Path | onnx.ModelProto,
-    asked: Request,
-    sizes: Shapes,
-    inputs: Given | None,
-    progress: Callable[[str], None],
-) -> "Tuned":
-    """The fastest choice of convolutions for a model."""
-    from onnxfuse.cpu_tuning import tune
-
-    def make(policy: ConvPolicy, path: Path) -> None:
-        optimize(
-            source,
-            asked.target,
-            asked.passes,
-            shapes=sizes,
-            static=asked.static,
-            check=False,
-            fast_math=asked.fast_math,
-            conv=policy.value,
-            output=path,
-        )
-
-    with scratch() as folder:
-        return tune(make, folder, sizes, inputs, progress)
-
-
-def checked_source(model: str | Path | bytes | onnx.ModelProto) -> Path | onnx.ModelProto:
-    """A model as it may be given, by its path or as a ModelProto.  Raises OnnxfuseError for what is none."""
-    if isinstance(model, onnx.ModelProto):
-        return model
-    if isinstance(model, bytes):
-        return parse(model)
-    try:
-        return Path(model)
-    except TypeError as error:
-        kind = type(model).__name__
-        raise OnnxfuseError(f"a model is given by its path, as a ModelProto or as its bytes, not as {kind}") from error
-
-
-def load_source(source: Path | onnx.ModelProto) -> Model:
-    """``load`` or ``load_proto``."""
-    return load_proto(source) if isinstance(source, onnx.ModelProto) else load(source)
-
-
-def _example(
-    source: Path | onnx.ModelProto, candidate: Path, specs: list[InputSpec], shapes: Shapes, report: Report
-) -> Example | None:
-    """The counts of both models for the shapes they were timed with, or else checked; None where they are numbers
-    without."""
-    specs = [spec for spec in specs if spec.kind == "tensor"]  # a sequence has no one shape
-    if report.before is None or report.after is None or not report.before.is_symbolic():
-        return None
-    if report.speed is not None and report.speed.shapes:
-        ran = report.speed.shapes
-    elif report.parity is not None and report.parity.sets:
-        ran = report.parity.sets[0].shapes
-    else:
-        ran = {name: list(shape) for name, shape in resolve_shapes(specs, shapes, Sizes()).items()}
-    sizes = {spec.name: ran[spec.name] for spec in specs if spec.name in ran}
-    symbols = symbol_sizes(specs, {name: tuple(shape) for name, shape in sizes.items()})
-    found = Example(sizes, report.before.at(symbols), report.after.at(symbols), symbols)
-    if not (found.before.is_symbolic() or found.after.is_symbolic()):
-        return found
-    try:
-        models = (inlined(load_again(model, sizes or None), sizes or None) for model in (source, candidate))
-        before, after = counts_for(models, sizes)
-        return Example(sizes, before, after, symbols)
-    except OnnxfuseError:  # ONNX Runtime takes more shapes than onnx's inference; counts are not worth an error
-        return None
-
-
-def _compare(
-    original: Path,
-    candidate: Path,
-    shapes: Shapes,
-    inputs: Given | None,
-    context: PassContext,
-) -> None:
-    """Compare the saved optimized model with the original.  Raises ParityError if they differ.
-
-    A model with operators of other domains may be one that ONNX Runtime cannot run here: it stays unchecked, with a
-    warning.
-    """
-    from onnxfuse.check.parity import UnloadableError, compare, foreign_domains
-
-    report = context.report
-    on = context.target
-    if on == "cuda" and (reason := why_no_cuda()):
-        on, report.checked_on = "cpu", f"on the CPU ({reason})"
-    try:
-        parity = compare(
-            original,
-            candidate,
-            inputs=inputs,
-            shapes=shapes,
-            target=on,
-            progress=context.progress,
-        )
-    except UnloadableError as error:
-        if not (domains := foreign_domains(original)):
-            raise
-        report.add_warning(f"not checked, for the model has operators of {', '.join(sorted(domains))}: {error}")
-        return
-    report.parity = parity
-    for warning in parity.warnings:
-        report.add_warning(warning)
-    if not parity.ok:
-        raise ParityError(f"{parity.failure()}; nothing was written")
-
-
-def _profile(
-    original: Path, candidate: Path, shapes: Shapes, inputs: Given | None, context: PassContext, trace: TraceFile
-) -> None:
-    """Put the times of the nodes of both models in the report, and write the trace.
-
-    On a machine that does not run the target there are none, and a warning says so.
-    """
-    from onnxfuse.profiling import profile
-    from onnxfuse.speed import timing_inputs
-
-    if context.target == "cuda" and (reason := why_no_cuda()):
-        context.report.add_warning(f"not profiled: {reason}")
-        return
-    context.progress("profiling the original and the result")
-    values = timing_inputs(original, shapes, inputs, context.target)
-    context.report.profile, content = profile(original, candidate, values, context.target)
-    trace.write(content)
+            page.write_report(found)
+        return Result(made, found)

@@ -1,10 +1,9 @@
 """What ``optimize`` says of how fast its result is, and what it takes back for being slower."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -18,12 +17,11 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import external_files, read_outline, read_proto
 from onnxfuse.fused.choices import ConvPolicy
 from onnxfuse.model.replacing import scratch
-from onnxfuse.passes import PassContext, resolve
+from onnxfuse.passes import PassContext
 from onnxfuse.run.given_shapes import Shapes
 from onnxfuse.run.inputs import Given, InputSet, default_specs, input_specs, read_inputs
-from onnxfuse.run.runtime import why_no_cuda
 from onnxfuse.run.sessions import Session, SessionError, has_fused_nodes
-from onnxfuse.targets.request import Request
+from onnxfuse.targets.request import Request, why_not_here
 
 LEAST_LOSS = 0.99
 """A result is slower where its ratio is below this and the whole interval below 1."""
@@ -143,12 +141,16 @@ def choices(asked: Request) -> list[Choice]:
 
     One alone where the user has said which passes run or which convolutions are fused, and for cuda.
     """
-    found = [Choice("everything is done as planned", replace(asked, steps=_again(asked, lambda name: True)))]
-    if asked.passes is not None or (asked.conv is not ConvPolicy.AUTO and not asked.tune) or asked.target != "cpu":
+    found = [Choice("everything is done as planned", asked.again())]
+    if (
+        asked.passes is not None
+        or (asked.conv is not ConvPolicy.AUTO and not asked.tune)
+        or not asked.on.chosen_by_runs
+    ):
         return found
 
     def without(unwanted: Callable[[str], bool], conv: ConvPolicy = ConvPolicy.NONE) -> Request:
-        return replace(asked, conv=conv, steps=_again(asked, lambda name: not unwanted(name)))
+        return asked.again(lambda name: not unwanted(name), conv=conv)
 
     fusing = {name for name in (step.name for step in asked.steps) if name.startswith("fuse-")} | _OF_CONVOLUTIONS
     found.append(Choice("products of matrices are ONNX Runtime's", without(lambda name: name == _PRODUCTS, asked.conv)))
@@ -157,13 +159,8 @@ def choices(asked: Request) -> list[Choice]:
     elementwise = fusing - {"fuse-elementwise"}
     found.append(Choice("elementwise nodes alone are fused", without(lambda name: name in elementwise)))
     found.append(Choice("nothing is fused", without(lambda name: name in fusing)))
-    found.append(Choice("the nodes are the original's", replace(asked, steps=())))
+    found.append(Choice("the nodes are the original's", asked.again(lambda name: False)))
     return found
-
-
-def _again(asked: Request, wanted: Callable[[str], bool]) -> tuple[Any, ...]:
-    """The passes of a request that are wanted, made anew: one may keep something of the model that it has seen."""
-    return tuple(resolve([step.name for step in asked.steps if wanted(step.name)]))
 
 
 def judged(
@@ -182,7 +179,7 @@ def judged(
     model that a request makes.  A model that does not run here is not timed, and the report says why.
     """
     report = context.report
-    if asked.target == "cuda" and (reason := why_no_cuda()):
+    if reason := why_not_here(asked.target):
         report.not_timed = f"Not timed: {reason}."
         return None
     if _is_same(original, result):

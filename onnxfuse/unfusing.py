@@ -4,9 +4,9 @@ from pathlib import Path
 
 import onnx
 
-from onnxfuse.api import checked_source, load_source
 from onnxfuse.files.model_io import check_output, load, read_proto, save
 from onnxfuse.fused.plain_nodes import plain_nodes
+from onnxfuse.optimization import checked_source, load_source
 from onnxfuse.targets.request import path_of
 
 

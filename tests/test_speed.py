@@ -159,7 +159,7 @@ def test_few_blocks_say_less() -> None:
 def test_without_a_gpu_nothing_is_timed_nor_claimed_for_cuda(
     activations: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(speed, "why_no_cuda", lambda: "there is no CUDA GPU here")
+    monkeypatch.setattr("onnxfuse.targets.request.why_no_cuda", lambda: "there is no CUDA GPU here")
     monkeypatch.setattr(speed, "time_models", lambda *_a, **_k: pytest.fail("there is nothing to time it on"))
     result = onnxfuse.optimize(activations, "cuda", bench=True, embed=False, arch="sm_80", output=tmp_path / "out.onnx")
     assert result.report.speed is None and result.report.describe_speed() == ["Not timed: there is no CUDA GPU here."]

@@ -177,7 +177,7 @@ def compare(
     _check_signature(original_proto, optimized_proto)
     providers = PROVIDERS[target]
     numbers = output_numbers(original_proto)
-    if target == "cuda" and has_tf32(optimized_proto):
+    if TARGETS[target].tf32 and has_tf32(optimized_proto):
         numbers = {name: replace(known, coarsest=with_tf32(known.coarsest)) for name, known in numbers.items()}
 
     progress("running the original")

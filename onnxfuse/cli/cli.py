@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from onnxfuse.cli.cli_arguments import make_parser
 from onnxfuse.cli.output import Progress, fail, flush, open_missing_streams, print_content, print_json, write
@@ -163,12 +164,28 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
+def _plan_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the plan of a model depends on, beside the target, as ``optimize`` and ``inspect`` take it."""
+    from onnxfuse.run.given_shapes import parse_shapes
+
+    names = ("passes", "static", "fast_math", "arch", "conv", "tuning", "tf32", "prefer_nhwc")
+    return {"shapes": parse_shapes(arguments.shape), **{name: getattr(arguments, name) for name in names}}
+
+
+def _run_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What two models run on, and where."""
+    from onnxfuse.run.given_shapes import parse_shapes
+    from onnxfuse.targets.request import runnable_target
+
+    target = runnable_target(arguments.target)
+    return {"inputs": arguments.inputs, "shapes": parse_shapes(arguments.shape), "target": target}
+
+
 @_uncollected()
 def _optimize(arguments: argparse.Namespace) -> int:
     from onnxfuse.api import optimize
     from onnxfuse.report.report_file import ReportFile
     from onnxfuse.report.tables import render_optimization
-    from onnxfuse.run.given_shapes import parse_shapes
 
     before = _file_at(arguments.output)
     with ExitStack() as stack, _telling_what_is_written(arguments.output, before):
@@ -180,21 +197,13 @@ def _optimize(arguments: argparse.Namespace) -> int:
             result = optimize(
                 arguments.input,
                 arguments.target,
-                arguments.passes,
-                shapes=parse_shapes(arguments.shape),
-                static=arguments.static,
+                **_plan_options(arguments),
                 check=not arguments.no_check,
                 bench=not (arguments.no_check or arguments.no_bench or os.environ.get("ONNXFUSE_NO_BENCH")),
                 inputs=arguments.inputs,
-                fast_math=arguments.fast_math,
-                arch=arguments.arch,
                 embed=not arguments.no_embed,
                 keep_source=arguments.keep_source,
                 tune=arguments.tune,
-                conv=arguments.conv,
-                tuning=arguments.tuning,
-                tf32=arguments.tf32,
-                prefer_nhwc=arguments.prefer_nhwc,
                 time_kernels=report is not None,
                 profile=arguments.profile,
                 output=arguments.output,
@@ -234,16 +243,12 @@ def _telling_what_is_written(path: Path, before: tuple[int, int] | None) -> Iter
 def _check(arguments: argparse.Namespace) -> int:
     from onnxfuse.check.parity import compare
     from onnxfuse.report.tables import render_parity
-    from onnxfuse.run.given_shapes import parse_shapes
-    from onnxfuse.targets.request import runnable_target
 
     with Progress(arguments.verbosity) as progress:
         result = compare(
             arguments.original,
             arguments.optimized,
-            inputs=arguments.inputs,
-            shapes=parse_shapes(arguments.shape),
-            target=runnable_target(arguments.target),
+            **_run_options(arguments),
             regions=arguments.regions,
             progress=progress,
         )
@@ -259,17 +264,13 @@ def _check(arguments: argparse.Namespace) -> int:
 def _bench(arguments: argparse.Namespace) -> int:
     from onnxfuse.bench import bench
     from onnxfuse.report.tables import render_bench
-    from onnxfuse.run.given_shapes import parse_shapes
-    from onnxfuse.targets.request import runnable_target
 
     with Progress(arguments.verbosity) as progress:
         result = bench(
             arguments.original,
             arguments.optimized,
+            **_run_options(arguments),
             threads=arguments.threads,
-            shapes=parse_shapes(arguments.shape),
-            inputs=arguments.inputs,
-            target=runnable_target(arguments.target),
             seconds=arguments.seconds,
             memory=arguments.full,
             trace=arguments.profile,
@@ -285,23 +286,9 @@ def _bench(arguments: argparse.Namespace) -> int:
 @_uncollected()
 def _inspect(arguments: argparse.Namespace) -> int:
     from onnxfuse.planning.inspection import inspect, render_inspection
-    from onnxfuse.run.given_shapes import parse_shapes
 
     with Progress(arguments.verbosity) as progress:
-        found = inspect(
-            arguments.model,
-            arguments.target,
-            progress,
-            passes=arguments.passes,
-            shapes=parse_shapes(arguments.shape),
-            static=arguments.static,
-            fast_math=arguments.fast_math,
-            arch=arguments.arch,
-            conv=arguments.conv,
-            tuning=arguments.tuning,
-            tf32=arguments.tf32,
-            prefer_nhwc=arguments.prefer_nhwc,
-        )
+        found = inspect(arguments.model, arguments.target, progress, **_plan_options(arguments))
     if arguments.cuda is not None:
         write(found.cuda_source(arguments.cuda))
     elif arguments.program is not None:

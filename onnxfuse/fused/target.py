@@ -83,6 +83,9 @@ class Target:
     longer with two threads than with one.
     attention: what the kernels of attention take.
     library_costs: what it costs to load the library shows beside a small model.
+    tf32: kernels round factors of float32 to TF32 where that is allowed.
+    chosen_by_runs: which convolutions are fused with ``tune``, and what is taken back where a result is slower, is
+    chosen by running whole models.  Elsewhere kernels are timed one by one, and nothing is taken back.
     """
 
     name: str
@@ -109,6 +112,8 @@ class Target:
     softmax_rows: Mapping[str, int]
     normalized_alone: frozenset[str]
     library_costs: bool
+    tf32: bool
+    chosen_by_runs: bool
     attention: AttentionKernels
 
     @property
@@ -142,6 +147,8 @@ CPU = Target(
     softmax_rows={"f32": 16},
     normalized_alone=frozenset(("f32",)),
     library_costs=True,
+    tf32=False,
+    chosen_by_runs=True,
     attention=AttentionKernels(frozenset(("f32",)), largest_head=None, plain=False),
 )
 CUDA = Target(
@@ -169,6 +176,8 @@ CUDA = Target(
     softmax_rows={"f32": 1, "f64": 1, "f16": 1, "bf16": 1},
     normalized_alone=frozenset(),
     library_costs=False,
+    tf32=True,
+    chosen_by_runs=False,
     attention=AttentionKernels(frozenset(("f32", "f16", "bf16")), largest_head=256, plain=True),
 )
 TARGETS = {target.name: target for target in (CPU, CUDA)}

@@ -115,7 +115,7 @@ class Inspection:
 
 def inspect(
     path: Path,
-    target: str = "cpu",
+    target: str = "auto",
     progress: Callable[[str], None] = lambda message: None,
     *,
     passes: str | Iterable[str] | None = None,
@@ -134,12 +134,11 @@ def inspect(
     Raises OnnxfuseError for a bad file, and for options that cannot be.
     """
     from onnxfuse.files.model_io import load
-    from onnxfuse.fused.target import CPU
     from onnxfuse.model.graph_ir import operator_key
     from onnxfuse.passes import PassContext
     from onnxfuse.planning.plan import apply_passes
     from onnxfuse.targets import target_of
-    from onnxfuse.targets.request import request, resolve_target
+    from onnxfuse.targets.request import request
 
     asked = request(
         target,
@@ -148,12 +147,11 @@ def inspect(
         static=static,
         fast_math=fast_math,
         arch=arch,
-        embed=resolve_target(target) == CPU.name,  # without, a compiler is asked where there is one
         conv=conv,
         tuning=tuning,
         tf32=tf32,
         prefer_nhwc=prefer_nhwc,
-    )
+    ).planned()
     progress("reading the model")
     model = load(path)
     specs = input_specs(model.source)

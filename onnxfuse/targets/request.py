@@ -1,13 +1,13 @@
 """What the user asks for: the options of ``optimize``, which ``inspect`` takes too, checked once and in one object."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.choices import ConvPolicy, policy_named
-from onnxfuse.fused.target import TARGETS
+from onnxfuse.fused.target import CPU, CUDA, TARGETS, Target
 from onnxfuse.passes import Pass, resolve
 from onnxfuse.run.given_shapes import Shapes, checked_shapes
 from onnxfuse.run.runtime import why_no_cuda
@@ -39,6 +39,23 @@ class Request:
     cuda: "CudaOptions | None" = None
     tf32: bool = False
 
+    @property
+    def on(self) -> Target:
+        """The facts of the target."""
+        return TARGETS[self.target]
+
+    def again(self, wanted: Callable[[str], bool] = lambda name: True, **options: Any) -> "Request":
+        """The same with other ``options``, and of its passes those that are ``wanted`` by name.
+
+        Passes are made anew: one may keep something of the model that it has seen.
+        """
+        steps = tuple(resolve([step.name for step in self.steps if wanted(step.name)]))
+        return replace(self, steps=steps, **options)
+
+    def planned(self) -> "Request":
+        """The same for a plan alone, for which a compiler is asked only where there is one."""
+        return self if self.cuda is None else replace(self, cuda=replace(self.cuda, embed=False))
+
 
 def request(
     target: str = AUTO,
@@ -62,7 +79,7 @@ def request(
     tunings = tuning if isinstance(tuning, Iterable) and not isinstance(tuning, (str, bytes)) else [tuning]
     files = [path_of("a tuning file", name) for name in tunings]
     cuda = None
-    if target == "cuda":
+    if target == CUDA.name:
         cuda = _cuda_options(arch, embed, keep_source, tune, policy, files, prefer_nhwc)
     elif arch is not None or not embed or keep_source is not None or files or tf32 or prefer_nhwc:
         raise OnnxfuseError(
@@ -75,20 +92,25 @@ def request(
     return Request(target, names, tuple(resolve(names)), sizes, static, fast_math, tune, policy, cuda, tf32)
 
 
+def why_not_here(target: str) -> str:
+    """Why models cannot run on a target of this machine; empty if they can."""
+    return why_no_cuda() if target == CUDA.name else ""
+
+
 def resolve_target(target: str) -> str:
     """The target to optimize for: ``"cpu"`` or ``"cuda"``.  Raises OnnxfuseError for one that is unknown."""
     if target not in TARGET_NAMES:
         raise OnnxfuseError(f"unknown target {target!r}; the targets are {', '.join(TARGET_NAMES)}")
     if target == AUTO:
-        return "cpu" if why_no_cuda() else "cuda"
+        return CPU.name if why_not_here(CUDA.name) else CUDA.name
     return target
 
 
 def runnable_target(target: str) -> str:
     """The same, to run models on.  Raises OnnxfuseError also for a target that is not here."""
     found = resolve_target(target)
-    if found == "cuda" and (reason := why_no_cuda()):
-        raise OnnxfuseError(f"nothing can run on the target cuda: {reason}")
+    if reason := why_not_here(found):
+        raise OnnxfuseError(f"nothing can run on the target {found}: {reason}")
     return found
 
 

@@ -68,7 +68,7 @@ def test_signals_end_it_with_one_line_and_no_litter(
     number: signal.Signals, status: int, model: Path, tmp_path: Path
 ) -> None:
     code = (
-        "import signal, sys, time\nfrom onnxfuse import api\n"
+        "import signal, sys, time\n"
         "from onnxfuse.check import parity\nfrom onnxfuse.cli import cli\n"
         # A job in the background inherits that SIGINT is ignored, and one under nohup that SIGHUP is.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -114,10 +114,10 @@ def test_a_signal_once_the_output_is_in_place_says_so(before: str, model: Path, 
 def test_more_signals_do_not_stop_the_cleanup(model: Path, tmp_path: Path) -> None:
     """Whenever they come: two within a second, as of Ctrl-C and of what ends a session, are one."""
     code = (
-        "from onnxfuse import api\nended = []\n"
+        "from onnxfuse import optimization\nended = []\n"
         "def stuck(*args, **options):\n    ended.append(1)\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(9)\n"
-        "api._compare = stuck\n"
+        "optimization._compare = stuck\n"
         "enter = replacing.undisturbed.__wrapped__\n"
         "def late():\n    if ended:\n        os.kill(os.getpid(), signal.SIGTERM)\n    yield from enter()\n"
         "import contextlib\nreplacing.undisturbed = contextlib.contextmanager(late)"

@@ -74,6 +74,7 @@ def test_plans_are_the_same(target: str, all_options: tuple[dict[str, Any], ...]
 def test_every_option_of_a_plan_is_one_of_both() -> None:
     options = set(signature(request).parameters) - {"target"}
     assert options <= set(signature(onnxfuse.optimize).parameters)
+    assert signature(onnxfuse.optimize).parameters["target"].default == signature(inspect).parameters["target"].default
     assert options - NOT_INSPECTED == set(signature(inspect).parameters) - {"path", "target", "progress"}
 
 

@@ -29,6 +29,7 @@ LAYERS = (
         *("bench", "bench_memory", "bench_processes", "bench_turns", "bench_worker"),
         *("core_distance", "cpu_tuning", "profiling", "speed", "zoo"),
     ),
+    ("optimization",),
     ("api",),
     ("doctor", "unfusing"),
     ("cli",),

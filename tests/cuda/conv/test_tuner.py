@@ -13,7 +13,6 @@ import pytest
 from onnx import numpy_helper, parser
 
 import onnxfuse
-from onnxfuse import api
 from onnxfuse.cuda import arch
 from onnxfuse.cuda.compile import compiler as compilers
 from onnxfuse.cuda.compile.cache import Cache
@@ -31,6 +30,7 @@ from onnxfuse.cuda.elementwise.renderer import compile_options
 from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program import Program, reference
+from onnxfuse.targets import request
 from onnxfuse.targets.cuda import measuring
 from onnxfuse.targets.cuda.baseline import OrtBaseline, baseline_model
 from tests.cuda.compilers import MadeUpCompiler
@@ -207,7 +207,7 @@ def test_optimize_measures_convolutions_and_the_file_serves_elsewhere(
     monkeypatch.setattr(compilers, "find_compiler", _TextCompiler)
     for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compile.compiler"):
         monkeypatch.setattr(f"{module}.devices", lambda: ("sm_90",))
-    monkeypatch.setattr(api, "why_no_cuda", lambda: "there is no provider in this test")
+    monkeypatch.setattr(request, "why_no_cuda", lambda: "there is no provider in this test")
     monkeypatch.setattr(measuring.MeasuringChooser.__init__, "__defaults__", (lambda: _Baseline(3e-5), False))
     gpu.cost = lambda name: 1e-5
     files.own_file().parent.mkdir(parents=True)

@@ -13,7 +13,6 @@ from onnx import numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
-from onnxfuse import api
 from onnxfuse.cuda import arch
 from onnxfuse.cuda.compile import compiler as compilers
 from onnxfuse.cuda.compile.compiler import CompilerCache
@@ -22,6 +21,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import DOMAIN, FAST_MATH_KEY
 from onnxfuse.planning.inspection import inspect
 from onnxfuse.report.report_html import render
+from onnxfuse.targets import request
 from tests.cuda.command_line import bytes_attributes, run_cli
 from tests.cuda.compilers import MadeUpCompiler, nvrtc
 from tests.support import fusing
@@ -81,7 +81,7 @@ def test_without_architectures_it_is_the_gpu_here_or_the_common_ones(
 ) -> None:
     for here, expected in (((), arch.COMMON), (("sm_86",), ("sm_86",))):
         monkeypatch.setattr(arch, "devices", lambda here=here: here)
-        monkeypatch.setattr(api, "why_no_cuda", lambda: "no")
+        monkeypatch.setattr(request, "why_no_cuda", lambda: "no")
         result = onnxfuse.optimize(_model(), "cuda", check=False)
         names = set(bytes_attributes(fusing.fused_nodes(result.model)[0]))
         assert {f"cuda_{name}" for name in expected} == {name for name in names if name.startswith("cuda_sm")}

@@ -9,7 +9,6 @@ import pytest
 from onnx import parser
 
 import onnxfuse
-from onnxfuse import api
 from onnxfuse.cuda import arch, tuner
 from onnxfuse.cuda.compile import compiler as compilers
 from onnxfuse.cuda.compile.cache import Cache
@@ -27,6 +26,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.program import Program, ProgramError
 from onnxfuse.program.reference import run
 from onnxfuse.report.report_html import render as render_page
+from onnxfuse.targets import request
 from tests.cuda.compilers import MadeUpCompiler
 from tests.cuda.fake_pycuda import FakeGpu, install
 from tests.cuda.stand_in import AVAILABLE, REASON
@@ -145,7 +145,7 @@ def test_optimize_tunes_and_times(gpu: FakeGpu, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for module in ("onnxfuse.cuda.arch", "onnxfuse.cuda.compile.compiler"):
         monkeypatch.setattr(f"{module}.devices", lambda: ("sm_90",))
-    monkeypatch.setattr(api, "why_no_cuda", lambda: "there is no provider in this test")
+    monkeypatch.setattr(request, "why_no_cuda", lambda: "there is no provider in this test")
     gpu.cost = lambda name: 1e-5 if "_v1" in name else 2e-5
     model = parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 20]> g (float[n, 4] x) => (float[n, 4] y) { a = Relu(x) y = Add(a, x) }'
