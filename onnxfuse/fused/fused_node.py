@@ -12,7 +12,7 @@ import onnx_graphsurgeon as gs
 from onnx import helper, numpy_helper
 
 from onnxfuse.fused.fusion import Fusion
-from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, Kind
 from onnxfuse.fused.views import ViewedInput
 from onnxfuse.model.constants import constant_value, is_scalar
 from onnxfuse.model.dtypes import DTYPES, from_numpy
@@ -35,10 +35,8 @@ Constants = Mapping[str, onnx.TensorProto]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ElementwiseFusion(Fusion):
-    """What takes the place of a region of elementwise nodes, and of the Slices, Splits and Concats before it that only
-    serve it: ``program`` is what it computes.
-    """
+class ProgramFusion(Fusion):
+    """What takes the place of a region, and of the views before it that only serve it: ``program`` computes it all."""
 
     program: Program
     reads: Sequence[gs.Tensor]
@@ -109,7 +107,7 @@ def fuse(
     fast_math: bool = False,
     viewing: Sequence[gs.Node] = (),
     views: Sequence[ViewedInput] = (),
-) -> ElementwiseFusion:
+) -> ProgramFusion:
     """Build the fusion of a region's ``nodes``, given in topological order; the graph is not changed.
 
     ``is_used_outside`` says whether a tensor that the region computes is read by anything but the region.  ``viewing``
@@ -123,16 +121,29 @@ def fuse(
         region.lower(node)
     outputs = [node.outputs[0] for node in nodes if is_used_outside(node.outputs[0])]
     program = region.build(outputs)
-    all_nodes = (*viewing, *nodes)
-    function, constants = local_function(all_nodes, region.inputs, outputs, ["program"], opsets[""])
-    return ElementwiseFusion(
-        kind=ELEMENTWISE,
-        nodes=all_nodes,
-        inputs=tuple(region.inputs),
+    return program_fusion(ELEMENTWISE, (*viewing, *nodes), region.inputs, region.reads, outputs, program, opsets[""])
+
+
+def program_fusion(
+    kind: Kind,
+    nodes: Sequence[gs.Node],
+    inputs: Sequence[gs.Tensor],
+    reads: Sequence[gs.Tensor],
+    outputs: Sequence[gs.Tensor],
+    program: Program,
+    opset: int,
+) -> ProgramFusion:
+    """The fused node in the place of ``nodes``, which are in topological order: a Program over ``inputs``, of which it
+    sees what it ``reads``, as ``Fusion`` has them."""
+    function, constants = local_function(nodes, inputs, outputs, ["program"], opset)
+    return ProgramFusion(
+        kind=kind,
+        nodes=tuple(nodes),
+        inputs=tuple(inputs),
         outputs=tuple(outputs),
         attributes={"program": str(program), **constants},
         function=function,
-        reads=tuple(region.reads),
+        reads=tuple(reads),
         program=program,
     )
 

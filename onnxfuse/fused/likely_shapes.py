@@ -8,7 +8,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.model.constants import constant_value
 from onnxfuse.model.graph import sorted_nodes
-from onnxfuse.model.graph_ir import VIEWS, standard_op
+from onnxfuse.model.graph_ir import VIEWS, permutation_of, standard_op
 from onnxfuse.program.lowering import is_elementwise
 
 LIKELY_SIZE = 320
@@ -101,7 +101,7 @@ def _computed(node: gs.Node, shapes: Sequence[Shape]) -> Iterable[float]:
         axis = int(node.attrs.get("axis", 0)) % len(first)
         return [sum(shape[d] for shape in shapes) if d == axis else size for d, size in enumerate(first)]
     if operator == "Transpose":
-        return [first[axis] for axis in node.attrs.get("perm") or range(len(first))[::-1]]
+        return [first[axis] for axis in permutation_of(node, len(first)) or ()]
     if operator in ("Conv", "MaxPool", "AveragePool", "LpPool", "ConvTranspose"):
         strides = node.attrs.get("strides") or [1] * (len(first) - 2)
         wider = operator == "ConvTranspose"

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.model.graph import Model
-from onnxfuse.model.graph_ir import Node, standard_op
+from onnxfuse.model.graph_ir import Node, permutation_of
 
 _SPLIT_TAKES_SIZES = 13
 """The opset from which on the sizes that Split makes are an input."""
@@ -39,8 +39,8 @@ def _before_transpose(value: Value) -> tuple[Value, Sequence[int]]:
     if isinstance(value, Made):
         if value.op == "Transpose":
             return value.operands[0], cast(Sequence[int], value.attributes["perm"])
-    elif len(value.inputs) == 1 and standard_op(value.inputs[0]) == "Transpose" and "perm" in value.inputs[0].attrs:
-        return value.inputs[0].inputs[0], value.inputs[0].attrs["perm"]
+    elif len(value.inputs) == 1 and (order := permutation_of(value.inputs[0])) is not None:
+        return value.inputs[0].inputs[0], order
     return value, range(len(value.shape))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.fused_node import ElementwiseFusion
+from onnxfuse.fused.fused_node import ProgramFusion
 from onnxfuse.fused.regions import find_regions
 from onnxfuse.program import ProgramError
 from onnxfuse.program.lowering import is_elementwise
@@ -32,7 +32,7 @@ def _have_one_shape(producer: gs.Node, consumer: gs.Node, tensor: gs.Tensor) -> 
     return shape is not None and shape == consumer.outputs[0].shape
 
 
-def has_one_space(fusion: ElementwiseFusion) -> bool:
+def has_one_space(fusion: ProgramFusion) -> bool:
     """Whether what a region reads is certain to broadcast to one shape, for every size of its dimensions.
 
     It is certain if one of its nodes depends on all of that, for then the model itself broadcasts them; or if, axis by

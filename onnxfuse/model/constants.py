@@ -66,6 +66,17 @@ def constant_value(tensor: gs.Tensor | None) -> Array | None:
     return constant_node_value(tensor.inputs[0])
 
 
+def single_number(tensor: gs.Tensor | None, rank: int | None = None) -> Any:
+    """The element, as NumPy has it, of a constant of one that adds no dimensions to what has ``rank`` of them.
+
+    None for any other tensor.
+    """
+    value = constant_value(tensor)
+    if value is None or value.size != 1 or (rank is not None and value.ndim > rank):
+        return None
+    return value.reshape(())[()]
+
+
 def is_dense(tensor: gs.Constant) -> bool:
     """Whether an initializer is an ordinary, not a sparse, tensor.  Does not load it."""
     return not isinstance(getattr(tensor, "_values", None), gs.ir.tensor.SparseValues)

@@ -271,6 +271,29 @@ def standard_op(node: gs.Node) -> str:
     return str(node.op) if node.domain in STANDARD_DOMAINS else ""
 
 
+def permutation_of(node: gs.Node, rank: int | None = None) -> list[int] | None:
+    """The axes of what a Transpose reads in the order of its result's, by default backwards.
+
+    ``rank`` is how many there are, where the shape of what it reads does not tell.  None for another node, for a rank
+    that is not known, and for axes that are not those of so many.
+    """
+    if standard_op(node) != "Transpose":
+        return None
+    order, shape = node.attrs.get("perm"), node.inputs[0].shape
+    if rank is None and shape is not None:
+        rank = len(shape)
+    if order is None:
+        return None if rank is None else list(range(rank))[::-1]
+    return list(order) if sorted(order) == list(range(len(order) if rank is None else rank)) else None
+
+
+def moves_ones(node: gs.Node) -> bool:
+    """Whether a Transpose moves axes of one element alone, so that elements lie as before."""
+    order, shape = permutation_of(node), node.inputs[0].shape
+    moved = None if order is None or shape is None else [axis for axis in order if shape[axis] != 1]
+    return moved is not None and moved == sorted(moved)
+
+
 def operator_key(node: gs.Node) -> tuple[str, str]:
     """The domain and the name of a node's operator in files; the standard domain is ``""``."""
     if isinstance(node, Node) and node.unknown:

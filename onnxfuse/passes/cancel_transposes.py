@@ -16,7 +16,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.model.constants import constant_value, is_constant
 from onnxfuse.model.elementwise_operators import BROADCASTING, HAVE_AXIS, Operands, operators_that
-from onnxfuse.model.graph_ir import Node, standard_op
+from onnxfuse.model.graph_ir import Node, permutation_of, standard_op
 from onnxfuse.model.graph_order import sorted_nodes
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.rewrite.base import PassContext, label
@@ -83,7 +83,7 @@ class _Mixed(Exception):  # noqa: N818 - not an error
 
 def _region(behind: Node, editor: GraphEditor) -> _Region | None:
     """The region that a Transpose reads; None if there is none."""
-    perm = perm_of(behind)
+    perm = permutation_of(behind)
     if perm is None or not behind.inputs[0].inputs:
         return None
     graph = editor.graph_index(behind)
@@ -112,7 +112,7 @@ def _region(behind: Node, editor: GraphEditor) -> _Region | None:
             if editor.is_graph_output(node.outputs[0]):
                 raise _Mixed
             for reader in node.outputs[0].outputs:
-                if perm_of(reader) == perm and editor.graph_index(reader) == graph:
+                if permutation_of(reader) == perm and editor.graph_index(reader) == graph:
                     exits[id(reader)] = reader
                 else:
                     take(reader)
@@ -126,7 +126,7 @@ def _region(behind: Node, editor: GraphEditor) -> _Region | None:
 
 def _is_undone(node: Node, perm: list[int]) -> bool:
     """Whether a Transpose by ``perm`` undoes a node."""
-    before = perm_of(node)
+    before = permutation_of(node)
     return before is not None and len(before) == len(perm) and [before[axis] for axis in perm] == sorted(perm)
 
 
@@ -158,17 +158,6 @@ def is_for_any_order(node: Node, rank: int) -> bool:
 
 def _is_single(tensor: gs.Tensor) -> bool:
     return all(size == 1 for size in tensor.shape)
-
-
-def perm_of(node: Node) -> list[int] | None:
-    """The order in which a Transpose puts dimensions; None for another node, or where it is not known."""
-    if standard_op(node) != "Transpose":
-        return None
-    perm: Sequence[int] | None = node.attrs.get("perm")
-    if perm is not None:
-        return list(perm)
-    shape = node.inputs[0].shape
-    return None if shape is None else list(range(len(shape)))[::-1]
 
 
 def _cancel(model: Model, editor: GraphEditor, region: _Region) -> None:

@@ -10,11 +10,10 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
-import numpy as np
 import onnx_graphsurgeon as gs
 from onnx import TensorProto
 
-from onnxfuse.model.constants import constant_value
+from onnxfuse.model.constants import constant_value, single_number
 from onnxfuse.model.elementwise_operators import BROADCASTING
 from onnxfuse.model.graph_ir import Node, standard_op
 from onnxfuse.model.graph_order import sorted_nodes
@@ -213,8 +212,7 @@ def _is_known(size: Size) -> bool:
 
 
 def _is_number(tensor: gs.Tensor, number: int) -> bool:
-    value = constant_value(tensor)
-    return value is not None and value.size == 1 and bool(np.all(value == number))
+    return bool(single_number(tensor) == number)
 
 
 def _size(element: Element) -> Size:

@@ -26,7 +26,7 @@ from onnxfuse.fused.attention.position_masks import span_of
 from onnxfuse.fused.contraction import Contraction
 from onnxfuse.fused.target import AttentionKernels
 from onnxfuse.model import dtypes
-from onnxfuse.model.constants import constant_value, dtype_of
+from onnxfuse.model.constants import dtype_of
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program.node_lowering import UnsupportedError
 
@@ -259,8 +259,7 @@ class AttentionBlocks:
         if self._is_output(weights) or sorted(map(standard_op, readers.values())) != ["IsNaN", "Where"]:
             return ()
         test, choice = sorted(readers.values(), key=standard_op)
-        zero = constant_value(choice.inputs[1])
-        if zero is None or zero.size != 1 or zero.ndim > 4 or zero.reshape(()) != 0:
+        if number_of(choice.inputs[1]) != 0:
             return ()
         known = choice.inputs[0] is test.outputs[0] and choice.inputs[2] is weights
         return (test, choice) if known and self._reader(test.outputs[0]) is choice else ()

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 from onnxfuse.fused.attention.attention_parts import part_of, producer
 from onnxfuse.fused.attention.head_shapes import TRANSPOSED, repeats_of
 from onnxfuse.model import dtypes
-from onnxfuse.model.constants import constant_value, is_constant, is_scalar
+from onnxfuse.model.constants import constant_value, is_constant, single_number
 from onnxfuse.model.graph_ir import standard_op
 from onnxfuse.program.node_lowering import UnsupportedError
 
@@ -211,9 +211,8 @@ def _splits_heads(reshape: gs.Node, *counts: int) -> bool:
 def number_of(tensor: gs.Tensor) -> np.float32 | None:
     """The value of a constant of one element that does not add dimensions, of float32 or 16 bits; None for others."""
     known = dtypes.from_numpy(tensor.dtype)
-    if not is_scalar(tensor) or len(tensor.shape) > 4 or known is None or known.compute != "f32":
-        return None
-    return np.float32(np.asarray(constant_value(tensor)).reshape(()))
+    number = single_number(tensor, 4) if known is not None and known.compute == "f32" else None
+    return None if number is None else np.float32(number)
 
 
 def _count(tensor: gs.Tensor, axis: int) -> int:

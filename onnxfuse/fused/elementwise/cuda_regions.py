@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from onnxfuse.cuda.elementwise.fitting import Fit, Fitter
 from onnxfuse.cuda.tuned import TunedKernels
-from onnxfuse.fused.fused_node import ElementwiseFusion
+from onnxfuse.fused.fused_node import ProgramFusion
 from onnxfuse.fused.one_space import SpacesError, has_one_space
 from onnxfuse.program import ProgramError
 from onnxfuse.program.figures import MAX_OPERANDS
@@ -17,7 +17,7 @@ class CudaRegions:
         self._fitter = fitter
         self._renderer = Fitter(None, ("sm_90",), fast_math=False, tuned=TunedKernels(()))
 
-    def check(self, fusion: ElementwiseFusion, has_space: bool = False) -> None:
+    def check(self, fusion: ProgramFusion, has_space: bool = False) -> None:
         """Raises ProgramError, with the reason, for a fusion that has to be split.
 
         ``has_space`` says that all that it reads and makes is known to broadcast to one shape.
@@ -28,18 +28,18 @@ class CudaRegions:
             raise SpacesError
         self._fit(fusion)
 
-    def check_parts(self, fusion: ElementwiseFusion) -> None:
+    def check_parts(self, fusion: ProgramFusion) -> None:
         """Raises ProgramError, with the reason, for a fusion whose parts one launch does not compute well."""
         fit = self._fitter.fit if self._fitter is not None else self._renderer.fit
         if not fit(fusion.program, [tensor.shape for tensor in fusion.inputs]).is_good:
             raise ProgramError("one kernel for all of its parts has too few registers")
 
-    def is_good(self, fusion: ElementwiseFusion) -> bool:
+    def is_good(self, fusion: ProgramFusion) -> bool:
         """Whether its kernel has registers enough."""
         fit = self._fit(fusion)
         return fit is None or fit.is_good
 
-    def is_better(self, parts: Sequence[ElementwiseFusion], whole: ElementwiseFusion) -> bool:
+    def is_better(self, parts: Sequence[ProgramFusion], whole: ProgramFusion) -> bool:
         """Whether every one of the ``parts`` has a better kernel than the ``whole``.
 
         Where nothing is left to fuse, the whole is better unless it spills.
@@ -50,7 +50,7 @@ class CudaRegions:
             return False
         return all(rank > fit.rank for rank in ranks)
 
-    def _fit(self, fusion: ElementwiseFusion) -> Fit | None:
+    def _fit(self, fusion: ProgramFusion) -> Fit | None:
         if self._fitter is None:
             return None
         return self._fitter.fit(fusion.program, [tensor.shape for tensor in fusion.inputs])

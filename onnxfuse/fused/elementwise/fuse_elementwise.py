@@ -10,9 +10,9 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.elementwise.apart import Apart
 from onnxfuse.fused.elementwise.into_concat import IntoConcat, copying
-from onnxfuse.fused.elementwise.joined_programs import JoinError
+from onnxfuse.fused.elementwise.joined_programs import Joinable, JoinError
 from onnxfuse.fused.elementwise.through_views import NAME, ThroughViews
-from onnxfuse.fused.fused_node import ElementwiseFusion, fuse
+from onnxfuse.fused.fused_node import ProgramFusion, fuse
 from onnxfuse.fused.fusion import emit_all
 from onnxfuse.fused.kinds import ELEMENTWISE
 from onnxfuse.fused.likely_shapes import LikelyShapes
@@ -22,12 +22,12 @@ from onnxfuse.fused.sizes import Sizes
 from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.region import fuse_in_space
 from onnxfuse.fused.space.spaces import Space
-from onnxfuse.fused.space.view_nodes import is_view, left_to_ort, order_of
+from onnxfuse.fused.space.view_nodes import is_view, left_to_ort
 from onnxfuse.fused.views import find_views
 from onnxfuse.fused.worth import TOO_LITTLE, is_worthwhile, loads_library
 from onnxfuse.model.elementwise_operators import HAVE_AXIS
 from onnxfuse.model.graph import Model, sorted_nodes
-from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.model.graph_ir import permutation_of, standard_op
 from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.ort.ort_fusions import ONE_KERNEL
@@ -55,7 +55,7 @@ class Plan:
     """What to do with one graph: the fusions, and for each elementwise node left alone the reason."""
 
     graph: gs.Graph
-    fusions: list[ElementwiseFusion] = field(default_factory=list)
+    fusions: list[ProgramFusion] = field(default_factory=list)
     left_alone: list[tuple[gs.Node, str]] = field(default_factory=list)
 
 
@@ -191,16 +191,8 @@ class _Planner:
         assert self._opset is not None
         if not any(standard_op(node) == "Concat" for node in nodes):
             return
-        joining = IntoConcat(
-            nodes,
-            plan.fusions,
-            self._lone(plan, nodes, regions, layout),
-            self._model.opsets,
-            LikelyShapes(plan.graph),
-            self._context,
-            self._is_read_outside,
-            *([self._cuda.check_parts] if self._cuda else []),
-        )
+        lone = self._lone(plan, nodes, regions, layout)
+        joining = IntoConcat(self._joinable(plan, nodes, lone), self._context)
         within = {id(node) for node in nodes}
         plan.fusions = joining.join(shape_arithmetic(nodes, within) | constant_arithmetic(nodes))
 
@@ -210,22 +202,20 @@ class _Planner:
         """Let small fusions of a plan, and nodes that are fused with nothing else, become parts of one."""
         from onnxfuse.fused.elementwise.horizontal import Horizontal
 
-        assert self._cuda is not None
         lone = self._lone(plan, nodes, regions, layout)
-        plan.fusions = Horizontal(
-            nodes,
-            plan.fusions,
-            [*lone, *self._copies([*plan.fusions, *lone], nodes)],
-            self._model.opsets,
-            LikelyShapes(plan.graph),
-            self._fast_math,
-            self._is_read_outside,
-            self._cuda.check_parts,
-        ).join()
+        lone += self._copies([*plan.fusions, *lone], nodes)
+        plan.fusions = Horizontal(self._joinable(plan, nodes, lone)).join()
+
+    def _joinable(self, plan: Plan, nodes: list[gs.Node], lone: list[ProgramFusion]) -> Joinable:
+        """The fusions of a plan, and those of single nodes, to be joined."""
+        assert self._opset is not None
+        check = self._cuda.check_parts if self._cuda else _accept
+        likely = LikelyShapes(plan.graph)
+        return Joinable(nodes, plan.fusions, lone, self._opset, self._fast_math, likely, self._is_read_outside, check)
 
     def _lone(
         self, plan: Plan, nodes: list[gs.Node], regions: list[list[gs.Node]], layout: ConvLayout | None
-    ) -> list[ElementwiseFusion]:
+    ) -> list[ProgramFusion]:
         """The fusions of nodes that are fused with nothing else."""
         within = {id(node) for node in nodes}
         lone = []
@@ -236,7 +226,7 @@ class _Planner:
         taken = {id(node) for fusion in plan.fusions for node in fusion.nodes}
         return [fusion for fusion in lone if not any(id(node) in taken for node in fusion.nodes)]
 
-    def _copies(self, fusions: Iterable[ElementwiseFusion], nodes: list[gs.Node]) -> Iterator[ElementwiseFusion]:
+    def _copies(self, fusions: Iterable[ProgramFusion], nodes: list[gs.Node]) -> Iterator[ProgramFusion]:
         """The fusions of Transposes that nothing is fused with and that leave rows in one piece, as of heads, and of
         Concats where a kernel copies what they join as fast as ONNX Runtime's, as a cache and what is appended to it.
 
@@ -263,13 +253,11 @@ class _Planner:
                 continue
             with suppress(LayoutError, ProgramError, UnsupportedError):
                 space = Space([node], self._opset, self._sizes)
-                yield fuse_in_space(
-                    ELEMENTWISE, ElementwiseFusion, [node], space, node.outputs, self._model.opsets, self._fast_math
-                )
+                yield fuse_in_space(ELEMENTWISE, [node], space, node.outputs, self._model.opsets, self._fast_math)
 
     def _through_views(
         self, graph: gs.Graph, nodes: list[gs.Node], regions: list[list[gs.Node]], layout: ConvLayout | None
-    ) -> list[ElementwiseFusion]:
+    ) -> list[ProgramFusion]:
         """The fusions of regions that take views around them."""
         assert self._opset is not None
         if not any(map(is_view, nodes)):
@@ -297,9 +285,7 @@ class _Planner:
             made = [tensor for node in region for tensor in node.outputs if tensor.name]
             outputs = [tensor for tensor in made if self._is_read_outside(tensor, inside)]
             try:
-                fusion = fuse_in_space(
-                    ELEMENTWISE, ElementwiseFusion, region, space, outputs, self._model.opsets, self._fast_math
-                )
+                fusion = fuse_in_space(ELEMENTWISE, region, space, outputs, self._model.opsets, self._fast_math)
                 if self._cuda:
                     self._cuda.check(fusion, has_space=True)
             except (LayoutError, ProgramError, UnsupportedError):
@@ -321,7 +307,7 @@ class _Planner:
 
     def _fuse_if_worth(
         self, region: list[gs.Node], layout: ConvLayout | None, within: set[int]
-    ) -> tuple[list[ElementwiseFusion], dict[int, str]]:
+    ) -> tuple[list[ProgramFusion], dict[int, str]]:
         """The fusions of a region, and by id why other nodes of it are left alone; ``within`` are all nodes' ids."""
         reason = self._why_not(region, layout)
         if reason is not None:
@@ -330,7 +316,7 @@ class _Planner:
 
     def _fuse(
         self, region: list[gs.Node], layout: ConvLayout | None, within: set[int]
-    ) -> tuple[list[ElementwiseFusion], dict[int, str]]:
+    ) -> tuple[list[ProgramFusion], dict[int, str]]:
         """The same, in parts if the region exceeds a limit, or if its halves make better kernels."""
         assert self._opset is not None
         inside = {id(node) for node in region}
@@ -360,8 +346,8 @@ class _Planner:
 
     def _fuse_parts(
         self, parts: list[list[gs.Node]], layout: ConvLayout | None, within: set[int]
-    ) -> tuple[list[ElementwiseFusion], dict[int, str]]:
-        fusions: list[ElementwiseFusion] = []
+    ) -> tuple[list[ProgramFusion], dict[int, str]]:
+        fusions: list[ProgramFusion] = []
         reasons: dict[int, str] = {}
         for part in parts:
             found, left = self._fuse_if_worth(part, layout, within)
@@ -376,11 +362,14 @@ class _Planner:
         return any(id(node) not in inside for node in tensor.outputs)
 
 
+def _accept(_fusion: ProgramFusion) -> None:
+    """The check of joined fusions where any has a good kernel."""
+
+
 def _keeps_rows(node: gs.Node) -> bool:
     """Whether a node is a Transpose that leaves the last axis where it is."""
-    shape = node.inputs[0].shape if standard_op(node) == "Transpose" else None
-    order = None if shape is None else order_of(node, len(shape))
-    return order is not None and order[-1:] == [len(order) - 1]
+    order = permutation_of(node)
+    return order is not None and node.inputs[0].shape is not None and order[-1:] == [len(order) - 1]
 
 
 def _vector_tensors(elementwise: list[gs.Node], fusible: set[int], opset: int) -> set[tuple[int, int]]:

@@ -7,16 +7,15 @@ reads inputs of the model alone, which live anyway, may wait for any other.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.cuda.elementwise.parts import part_count
-from onnxfuse.fused.elementwise.joined_programs import JoinedPrograms, JoinError
-from onnxfuse.fused.fused_node import ElementwiseFusion
-from onnxfuse.fused.likely_shapes import LikelyShapes
+from onnxfuse.fused.elementwise.joined_programs import Joinable, JoinedPrograms, JoinError
+from onnxfuse.fused.fused_node import ProgramFusion
 from onnxfuse.fused.space.blocks import Block, Blocks
 from onnxfuse.ort.ort_quantization import loses_type
 from onnxfuse.program import ProgramError
@@ -35,43 +34,24 @@ class _Group:
     """Fusions that are to become one; ``level`` is that of the first which waits for a node, None if none does."""
 
     level: int | None
-    members: list[ElementwiseFusion]
-    fusion: ElementwiseFusion
+    members: list[ProgramFusion]
+    fusion: ProgramFusion
     parts: int
 
 
 class Horizontal:
-    """Joins the small ones of the ``fusions`` of one graph's ``nodes``, which are in topological order.
+    """Joins the small ones of a graph's fusions."""
 
-    ``lone`` are fusions of single nodes, which are worth it beside others only.  ``is_read_outside`` says whether
-    anything but some nodes (their ids) reads a tensor; ``check`` raises ProgramError for a fusion without a good
-    kernel.
-    """
-
-    def __init__(
-        self,
-        nodes: Sequence[gs.Node],
-        fusions: Sequence[ElementwiseFusion],
-        lone: Sequence[ElementwiseFusion],
-        opsets: Mapping[str, int],
-        likely: LikelyShapes,
-        fast_math: bool,
-        is_read_outside: Callable[[gs.Tensor, set[int]], bool],
-        check: Callable[[ElementwiseFusion], None],
-    ) -> None:
-        self._fusions = fusions
-        self._opset = opsets[""]
-        self._likely = likely
-        self._fast_math = fast_math
-        self._check = check
-        self._is_read_outside = is_read_outside
+    def __init__(self, graph: Joinable) -> None:
+        self._graph = graph
+        nodes, fusions, lone = graph.nodes, graph.fusions, graph.lone
         self._blocks = Blocks(nodes, [fusion.nodes for fusion in (*fusions, *lone)])
         levels = self._blocks.levels()
         small = [fusion for fusion in (*fusions, *lone) if self._is_small(fusion)]
         self._levels = {id(fusion): levels[id(self._blocks.of(fusion.nodes[0]))] for fusion in small}
         self._small = sorted(small, key=lambda fusion: self._levels[id(fusion)])
 
-    def join(self) -> list[ElementwiseFusion]:
+    def join(self) -> list[ProgramFusion]:
         """The fusions, those that were joined as one."""
         groups: list[_Group] = []
         for fusion in self._small:
@@ -84,22 +64,24 @@ class Horizontal:
                 joined.level = level
         shared = [group for group in groups if len(group.members) > 1]
         taken = {id(member) for group in shared for member in group.members}
-        return [fusion for fusion in self._fusions if id(fusion) not in taken] + [group.fusion for group in shared]
+        return [fusion for fusion in self._graph.fusions if id(fusion) not in taken] + [
+            group.fusion for group in shared
+        ]
 
-    def _level(self, fusion: ElementwiseFusion) -> int | None:
+    def _level(self, fusion: ProgramFusion) -> int | None:
         """The level of a fusion; None for one that reads inputs of the model and constants alone."""
         return self._levels[id(fusion)] if any(tensor.inputs for tensor in fusion.inputs) else None
 
-    def _is_small(self, fusion: ElementwiseFusion) -> bool:
+    def _is_small(self, fusion: ProgramFusion) -> bool:
         """Whether a map leaves a GPU in part idle, as far as the sizes are known."""
         if any(tensor.shape is None for tensor in (*fusion.inputs, *fusion.outputs)):
             return False
         return all(self._bytes(tensor) < SMALL_MAP * WIDEST_ACCESS for tensor in fusion.outputs)
 
     def _bytes(self, tensor: gs.Tensor) -> int:
-        return math.prod(self._likely.of(tensor) or ()) * np.dtype(tensor.dtype).itemsize
+        return math.prod(self._graph.likely.of(tensor) or ()) * np.dtype(tensor.dtype).itemsize
 
-    def _add(self, group: _Group, fusion: ElementwiseFusion, parts: int) -> bool:
+    def _add(self, group: _Group, fusion: ProgramFusion, parts: int) -> bool:
         """Join a fusion to a group, if that can be and its kernel has registers enough; whether it was."""
         if group.parts + parts > MAX_PARTS:
             return False
@@ -113,21 +95,21 @@ class Horizontal:
             made = self._joined(members, joint)
             if part_count(made.program) != group.parts + parts or loses_type(made.inputs, made.outputs):
                 return False
-            self._check(made)
+            self._graph.check(made)
         except (JoinError, ProgramError):
             return False
         self._blocks.join(distinct)
         group.members, group.fusion, group.parts = members, made, group.parts + parts
         return True
 
-    def _joined(self, members: Sequence[ElementwiseFusion], joint: Block) -> ElementwiseFusion:
+    def _joined(self, members: Sequence[ProgramFusion], joint: Block) -> ProgramFusion:
         """The fusion of several, whose nodes are those of a block."""
         inside = {id(node) for node in joint.nodes}
-        program = JoinedPrograms(self._fast_math)
+        program = JoinedPrograms(self._graph.fast_math)
         outputs: list[gs.Tensor] = []
         for member in members:
             program.add(member)
-            outputs += [tensor for tensor in member.outputs if self._is_read_outside(tensor, inside)]
+            outputs += [tensor for tensor in member.outputs if self._graph.is_read_outside(tensor, inside)]
         for tensor in outputs:
             program.write(tensor)
-        return program.fusion(joint.nodes, outputs, self._opset)
+        return program.fusion(joint.nodes, outputs, self._graph.opset)

@@ -1,17 +1,16 @@
 """Concats of what fused nodes make: these write it as parts of the result, and copy what comes from elsewhere."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.elementwise.joined_programs import JoinedPrograms, JoinError
+from onnxfuse.fused.elementwise.joined_programs import Joinable, JoinedPrograms, JoinError
 from onnxfuse.fused.elementwise.through_views import NAME
 from onnxfuse.fused.functions import INTEGERS_OPSET
-from onnxfuse.fused.fused_node import ElementwiseFusion
-from onnxfuse.fused.likely_shapes import LikelyShapes
+from onnxfuse.fused.fused_node import ProgramFusion
 from onnxfuse.fused.space.blocks import Block, Blocks
 from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.view_nodes import is_free, is_view
@@ -39,7 +38,7 @@ def _is_known(node: gs.Node) -> bool:
     return isinstance(axis, int) and -len(shape) <= axis < len(shape)
 
 
-def copying(node: gs.Node, opset: int, fast_math: bool) -> ElementwiseFusion | None:
+def copying(node: gs.Node, opset: int, fast_math: bool) -> ProgramFusion | None:
     """The fusion of a Concat alone, which copies all that it joins; None for another node or one that is not known.
 
     Raises JoinError or ProgramError where that exceeds a limit.
@@ -63,46 +62,28 @@ class _Split:
 
 
 class IntoConcat:
-    """Joins the ``fusions`` of one graph's ``nodes``, in topological order, that make what a Concat reads.
+    """Joins a graph's fusions that make what a Concat reads.  The ``context`` is told why Concats are left alone."""
 
-    ``lone`` are fusions of single nodes, which are worth it beside a Concat only.  ``is_read_outside`` says whether
-    anything but some nodes (their ids) reads a tensor.  ``check`` raises ProgramError for a fusion that has no good
-    kernel.  The ``context`` is told why Concats are left alone.
-    """
-
-    def __init__(
-        self,
-        nodes: Sequence[gs.Node],
-        fusions: Sequence[ElementwiseFusion],
-        lone: Sequence[ElementwiseFusion],
-        opsets: Mapping[str, int],
-        likely: LikelyShapes,
-        context: PassContext,
-        is_read_outside: Callable[[gs.Tensor, set[int]], bool],
-        check: Callable[[ElementwiseFusion], None] = lambda fusion: None,
-    ) -> None:
-        self._nodes = nodes
-        self._opsets = opsets
-        self._likely = likely
+    def __init__(self, graph: Joinable, context: PassContext) -> None:
+        self._graph = graph
         self._context = context
-        self._is_read_outside = is_read_outside
-        self._check = check
+        nodes, fusions, lone = graph.nodes, graph.fusions, graph.lone
         self.fusions = {id(fusion): fusion for fusion in fusions}
-        self._makers: dict[int, ElementwiseFusion] = {}
-        self._fusions_by_id: dict[int, ElementwiseFusion] = {}
+        self._makers: dict[int, ProgramFusion] = {}
+        self._fusions_by_id: dict[int, ProgramFusion] = {}
         self._place = {id(node): place for place, node in enumerate(nodes)}
         self._blocks = Blocks(nodes, [fusion.nodes for fusion in fusions])
         self._owners = {id(node): fusion for fusion in (*lone, *fusions) for node in fusion.nodes}
         for fusion in (*lone, *fusions):
             self._note(fusion)
 
-    def join(self, excluded: Collection[int]) -> list[ElementwiseFusion]:
+    def join(self, excluded: Collection[int]) -> list[ProgramFusion]:
         """The fusions, and those that have taken a Concat in the place of what they are made of.
 
         Nodes by their ids in ``excluded`` are left alone.
         """
         taken = {id(node) for fusion in self.fusions.values() for node in fusion.nodes}
-        for node in self._nodes:
+        for node in self._graph.nodes:
             if id(node) in excluded or id(node) in taken or not self._is_open(node):
                 continue
             reader = self._reader(node)
@@ -125,9 +106,9 @@ class IntoConcat:
 
     def _is_open(self, node: gs.Node) -> bool:
         """Whether a node is a Concat that a fused node may compute, whose result is read."""
-        return _is_known(node) and self._is_read_outside(node.outputs[0], set())
+        return _is_known(node) and self._graph.is_read_outside(node.outputs[0], set())
 
-    def _reader(self, node: gs.Node) -> ElementwiseFusion | None:
+    def _reader(self, node: gs.Node) -> ProgramFusion | None:
         """The fusion that alone reads what a Concat makes, and may read its inputs in the place of that."""
         owners = [self._owners.get(id(reader)) for reader in node.outputs[0].outputs]
         if not owners or owners[0] is None or not 1 < len(node.inputs) <= _MOST_PARTS:
@@ -135,7 +116,7 @@ class IntoConcat:
         if any(tensor.shape is None for tensor in node.inputs):
             return None
         inside = {id(own) for own in owners[0].nodes}
-        return None if self._is_read_outside(node.outputs[0], inside) else owners[0]
+        return None if self._graph.is_read_outside(node.outputs[0], inside) else owners[0]
 
     def _views(self, node: gs.Node) -> dict[int, gs.Node]:
         """The views that give what a fusion makes another shape before a Concat, by what they make, in order."""
@@ -144,11 +125,11 @@ class IntoConcat:
         for tensor in node.inputs:
             chain: list[gs.Node] = []
             readers, source = {id(node)}, tensor
-            while id(source) not in self._makers and not self._is_read_outside(source, readers):
+            while id(source) not in self._makers and not self._graph.is_read_outside(source, readers):
                 view = producer_of(source)
                 if view is None or id(view) in taken or not is_free(view) or not is_view(view):
                     break
-                if len(view.inputs) > 1 and self._opsets[""] < INTEGERS_OPSET:
+                if len(view.inputs) > 1 and self._graph.opset < INTEGERS_OPSET:
                     break
                 chain.append(view)
                 readers, source = {id(view)}, view.inputs[0]
@@ -163,19 +144,19 @@ class IntoConcat:
         found = self._makers.get(id(tensor))
         return None if found is None else id(found)
 
-    def _members(self, node: gs.Node, views: Mapping[int, gs.Node]) -> dict[int, ElementwiseFusion]:
+    def _members(self, node: gs.Node, views: Mapping[int, gs.Node]) -> dict[int, ProgramFusion]:
         """The fusions that make what a Concat joins, perhaps through views, by their ids."""
         found = (self._maker(tensor, views) for tensor in node.inputs)
         return {key: self._fusions_by_id[key] for key in found if key is not None}
 
     def _without_waiting(
-        self, node: gs.Node, members: Mapping[int, ElementwiseFusion], views: Mapping[int, gs.Node]
-    ) -> dict[int, ElementwiseFusion]:
+        self, node: gs.Node, members: Mapping[int, ProgramFusion], views: Mapping[int, gs.Node]
+    ) -> dict[int, ProgramFusion]:
         """Those of some fusions that can be one with a Concat: others make what a node between reads.
 
         The latest come first: what they join of the others' is copied then.
         """
-        found: dict[int, ElementwiseFusion] = {}
+        found: dict[int, ProgramFusion] = {}
         of_view = [(view, self._maker(view.outputs[0], views)) for view in views.values()]
         for key, member in sorted(members.items(), key=lambda item: -self._place[id(item[1].nodes[-1])]):
             together = [*(own for one in (*found.values(), member) for own in one.nodes), node]
@@ -189,10 +170,12 @@ class IntoConcat:
         """What alone reads a Concat and takes it apart along another axis, each of whose results is read."""
         made = node.outputs[0]
         split = made.outputs[0] if len(made.outputs) == 1 else None
-        if split is None or standard_op(split) != "Split" or self._is_read_outside(made, {id(split)}):
+        if split is None or standard_op(split) != "Split" or self._graph.is_read_outside(made, {id(split)}):
             return None
         pieces = parts_of(split)
-        if len(pieces) < len(split.outputs) or not all(self._is_read_outside(one.tensor, set()) for one in pieces):
+        if len(pieces) < len(split.outputs) or not all(
+            self._graph.is_read_outside(one.tensor, set()) for one in pieces
+        ):
             return None
         rank = len(made.shape)
         places = [piece.slices[0] for piece in pieces]
@@ -204,9 +187,9 @@ class IntoConcat:
     def _take(
         self,
         node: gs.Node,
-        makers: Mapping[int, ElementwiseFusion],
+        makers: Mapping[int, ProgramFusion],
         views: Mapping[int, gs.Node],
-        reader: ElementwiseFusion | None = None,
+        reader: ProgramFusion | None = None,
         split: _Split | None = None,
     ) -> str | None:
         """Make one fusion of those that make what a Concat joins, of that, and perhaps of what reads or splits it.
@@ -227,7 +210,7 @@ class IntoConcat:
             return WAITS
         try:
             fusion = self._joined(node, makers, views, reader, split, joint)
-            self._check(fusion)
+            self._graph.check(fusion)
         except (JoinError, LayoutError, ProgramError) as error:
             return str(error)
         if loses_type(fusion.inputs, fusion.outputs):
@@ -243,23 +226,23 @@ class IntoConcat:
     def _joined(
         self,
         node: gs.Node,
-        makers: Mapping[int, ElementwiseFusion],
+        makers: Mapping[int, ProgramFusion],
         views: Mapping[int, gs.Node],
-        reader: ElementwiseFusion | None,
+        reader: ProgramFusion | None,
         split: _Split | None,
         joint: Block,
-    ) -> ElementwiseFusion:
+    ) -> ProgramFusion:
         """The fusion of the nodes of a block: those of some fusions, views of what they make, and a Concat."""
         place = {id(own): number for number, own in enumerate(joint.nodes)}
         inside = set(place)
-        joined = JoinedPrograms(self._context.fast_math)
+        joined = JoinedPrograms(self._graph.fast_math)
         outputs: list[gs.Tensor] = []
         dtype = tensor_dtype(node.outputs[0])  # that of all parts, of which a custom operator may not say it
         rank = len(node.outputs[0].shape)
         axis = node.attrs["axis"] % rank - rank
         for member in sorted(makers.values(), key=lambda one: place[id(one.nodes[0])]):
             (joined.add if split is None else joined.add_for_pieces)(member)
-            outputs += [tensor for tensor in member.outputs if self._is_read_outside(tensor, inside)]
+            outputs += [tensor for tensor in member.outputs if self._graph.is_read_outside(tensor, inside)]
         if reader is not None:
             joined.add_by_parts(reader, node.outputs[0], node.inputs, axis)
             outputs += reader.outputs
@@ -275,13 +258,13 @@ class IntoConcat:
         elif reader is None:
             joined.write_parts(dtype, node.inputs, axis)
             outputs.append(node.outputs[0])
-        return joined.fusion(joint.nodes, outputs, self._opsets[""])
+        return joined.fusion(joint.nodes, outputs, self._graph.opset)
 
-    def _note(self, fusion: ElementwiseFusion) -> None:
+    def _note(self, fusion: ProgramFusion) -> None:
         for tensor in fusion.outputs:
             self._makers[id(tensor)] = fusion
         self._fusions_by_id[id(fusion)] = fusion
 
     def _bytes(self, tensor: gs.Tensor) -> int:
-        shape = self._likely.of(tensor)
+        shape = self._graph.likely.of(tensor)
         return 0 if shape is None or tensor.dtype is None else math.prod(shape) * np.dtype(tensor.dtype).itemsize

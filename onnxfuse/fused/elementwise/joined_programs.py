@@ -1,14 +1,15 @@
 """One Program of those of several fused nodes."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import onnx_graphsurgeon as gs
 
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.fused.fused_node import ElementwiseFusion, local_function
+from onnxfuse.fused.fused_node import ProgramFusion, program_fusion
 from onnxfuse.fused.kinds import ELEMENTWISE
+from onnxfuse.fused.likely_shapes import LikelyShapes
 from onnxfuse.fused.sizes import Size
 from onnxfuse.fused.space.layouts import layout_of, reshaped, settled
 from onnxfuse.fused.space.steps import steps_between
@@ -25,6 +26,29 @@ Written = tuple[int, tuple[ViewStep, ...]]
 
 class JoinError(OnnxfuseError):
     """Programs that cannot be one, or not write what they shall."""
+
+
+@dataclass(frozen=True)
+class Joinable:
+    """The fusions of one graph, of which some may become one.
+
+    nodes: the graph's, in topological order.
+    fusions: what is planned.
+    lone: fusions of single nodes, which are worth it beside others only.
+    opset, fast_math: what their Programs are made with.
+    likely: the shapes of tensors.
+    is_read_outside: whether anything but some nodes (their ids) reads a tensor.
+    check: raises ProgramError for a fusion that has no good kernel.
+    """
+
+    nodes: Sequence[gs.Node]
+    fusions: Sequence[ProgramFusion]
+    lone: Sequence[ProgramFusion]
+    opset: int
+    fast_math: bool
+    likely: LikelyShapes
+    is_read_outside: Callable[[gs.Tensor, set[int]], bool]
+    check: Callable[[ProgramFusion], None]
 
 
 def _of_part(
@@ -56,7 +80,7 @@ def _of_part(
     return replace(spec, slices=(*spec.slices, AxisSlice(axis, *places, 1)))
 
 
-def _dependent(fusion: ElementwiseFusion, source: gs.Tensor) -> set[int]:
+def _dependent(fusion: ProgramFusion, source: gs.Tensor) -> set[int]:
     """The values of a fusion's Program that are made of what it reads of ``source``."""
     tensors = iter(fusion.inputs)
     found: set[int] = set()
@@ -103,11 +127,11 @@ class JoinedPrograms:
         self._builder = ProgramBuilder(fast_math)
         self._read: dict[tuple[int, Input], int] = {}
         self._made: dict[int, tuple[list[Written], int]] = {}  # by tensor: its parts, and their axis
-        self._makers: dict[int, tuple[ElementwiseFusion, int]] = {}  # by a number below 0: what is to be in pieces
+        self._makers: dict[int, tuple[ProgramFusion, int]] = {}  # by a number below 0: what is to be in pieces
         self._outputs: list[Written] = []
         self._appends: list[int] = []
 
-    def add(self, fusion: ElementwiseFusion) -> None:
+    def add(self, fusion: ProgramFusion) -> None:
         """Append the values of a fusion's Program.  Raises JoinError where they would mean something else."""
         program = fusion.program
         values = self._append(fusion, self._input)
@@ -115,7 +139,7 @@ class JoinedPrograms:
             parts = [(values[program.outputs[place]], program.steps_of(place)) for place in places]
             self._made[id(tensor)] = parts, program.appends[places[1]] if len(places) > 1 else 0
 
-    def add_for_pieces(self, fusion: ElementwiseFusion) -> None:
+    def add_for_pieces(self, fusion: ProgramFusion) -> None:
         """Have what a fusion makes written by pieces alone: its Program is appended for each of them."""
         for tensor, places in zip(fusion.outputs, fusion.program.tensors, strict=True):
             parts: list[Written] = []
@@ -124,7 +148,7 @@ class JoinedPrograms:
                 self._makers[parts[-1][0]] = fusion, place
             self._made[id(tensor)] = parts, fusion.program.appends[places[1]] if len(places) > 1 else 0
 
-    def add_by_parts(self, fusion: ElementwiseFusion, whole: gs.Tensor, parts: Sequence[gs.Tensor], axis: int) -> None:
+    def add_by_parts(self, fusion: ProgramFusion, whole: gs.Tensor, parts: Sequence[gs.Tensor], axis: int) -> None:
         """Append the values of a fusion's Program once for each part, along a negative ``axis``, of a tensor that it
         reads, ``whole``; what it makes is in parts along the same axis.  Raises JoinError where it is not.
         """
@@ -179,7 +203,7 @@ class JoinedPrograms:
 
     def _append(
         self,
-        fusion: ElementwiseFusion,
+        fusion: ProgramFusion,
         take: Callable[[gs.Tensor, gs.Tensor, Input], int],
         refused: str = "",
         live: Collection[int] | None = None,
@@ -292,25 +316,14 @@ class JoinedPrograms:
         values = self._append(fusion, read_piece, "coordinates of a piece", needed(program))
         return values[program.outputs[place]]
 
-    def fusion(self, nodes: Sequence[gs.Node], outputs: Sequence[gs.Tensor], opset: int) -> ElementwiseFusion:
+    def fusion(self, nodes: Sequence[gs.Node], outputs: Sequence[gs.Tensor], opset: int) -> ProgramFusion:
         """The fused node in the place of ``nodes``, with what was written as its ``outputs``.
 
         Raises JoinError or ProgramError if it exceeds a limit.
         """
         if len(self.inputs) > MAX_INPUTS or len(self._outputs) > MAX_OUTPUTS:
             raise JoinError("more inputs and outputs than a Program has")
-        program = self._build()
-        function, constants = local_function(nodes, self.inputs, outputs, ["program"], opset)
-        return ElementwiseFusion(
-            kind=ELEMENTWISE,
-            nodes=tuple(nodes),
-            inputs=tuple(self.inputs),
-            outputs=tuple(outputs),
-            attributes={"program": str(program), **constants},
-            function=function,
-            reads=tuple(self.reads),
-            program=program,
-        )
+        return program_fusion(ELEMENTWISE, nodes, self.inputs, self.reads, outputs, self._build(), opset)
 
     def _build(self) -> Program:
         values, steps = zip(*self._outputs, strict=True)

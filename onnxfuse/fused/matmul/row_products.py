@@ -11,12 +11,13 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.elementwise.apart import Apart
+from onnxfuse.fused.fused_node import ProgramFusion
 from onnxfuse.fused.fusion import Fusion, emit_all
 from onnxfuse.fused.kinds import REDUCTION
 from onnxfuse.fused.matmul.row_regions import RowRegions
 from onnxfuse.fused.matmul.tied import transposed_constant
 from onnxfuse.fused.sizes import Sizes
-from onnxfuse.fused.space.region import ReductionFusion, fuse_in_space
+from onnxfuse.fused.space.region import fuse_in_space
 from onnxfuse.fused.space.view_nodes import is_view, left_to_ort
 from onnxfuse.model.constants import constant_value, is_constant
 from onnxfuse.model.graph import Model, sorted_nodes
@@ -73,7 +74,7 @@ class _Planner:
         self._budget = CopyBudget()
         self._turned: dict[int, gs.Constant] = {}
 
-    def plan(self, graph: gs.Graph) -> list[ReductionFusion]:
+    def plan(self, graph: gs.Graph) -> list[ProgramFusion]:
         """The fusions of one graph."""
         nodes = sorted_nodes(graph)
         products = self._products(nodes)
@@ -164,7 +165,7 @@ class _Planner:
             self._budget.take(values.nbytes)
         self._turned[id(matrix)] = transposed_constant(self._model, matrix)
 
-    def _fuse(self, region: Sequence[Node], regions: RowRegions) -> ReductionFusion:
+    def _fuse(self, region: Sequence[Node], regions: RowRegions) -> ProgramFusion:
         """The fused node of a region, whose matrices lie row by row: what is summed is of one piece then."""
         new = []
         for node in region:
@@ -174,7 +175,6 @@ class _Planner:
         space = regions.space(whole)
         made = fuse_in_space(
             REDUCTION,
-            ReductionFusion,
             whole,
             space,
             regions.outputs(region),

@@ -14,7 +14,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.model.constants import constant_value, dtype_of, is_constant
 from onnxfuse.model.graph import Model
-from onnxfuse.model.graph_ir import ComputedValues, Node, standard_op
+from onnxfuse.model.graph_ir import ComputedValues, Node, permutation_of, standard_op
 from onnxfuse.model.returned import Returned
 from onnxfuse.program.figures import LEAST_PRODUCT_WEIGHTS, NHWC_BLOCK
 from onnxfuse.program.multiplying import Product, multiplies
@@ -45,10 +45,8 @@ def turn_shared_weights(model: Model) -> None:
 
 def _turns_matrix(node: gs.Node) -> bool:
     """Whether a node is the Transpose of a large matrix of float32."""
-    if standard_op(node) != "Transpose" or list(node.attrs.get("perm", (1, 0))) != [1, 0]:
-        return False
     shape = node.inputs[0].shape
-    if shape is None or len(shape) != 2 or dtype_of(node.inputs[0]) != np.float32:
+    if shape is None or permutation_of(node) != [1, 0] or dtype_of(node.inputs[0]) != np.float32:
         return False
     return all(isinstance(size, int) for size in shape) and math.prod(shape) >= LEAST_PRODUCT_WEIGHTS
 

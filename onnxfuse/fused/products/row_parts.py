@@ -14,11 +14,11 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.products.products import Product
-from onnxfuse.fused.space.view_nodes import is_free, order_of
+from onnxfuse.fused.space.view_nodes import is_free
 from onnxfuse.fused.views import parts_of, source_of_swapped
 from onnxfuse.model.elementwise_operators import HAVE_AXIS
 from onnxfuse.model.graph import Model
-from onnxfuse.model.graph_ir import Node, standard_op
+from onnxfuse.model.graph_ir import Node, moves_ones
 from onnxfuse.rewrite.editor import GraphEditor
 
 
@@ -94,11 +94,7 @@ def _is_in_place(node: Node) -> bool:
     shape, made = node.inputs[0].shape, node.outputs[0].shape
     if shape is None or made is None or not all(isinstance(size, int) for size in (*shape, *made)):
         return False
-    if is_free(node):
-        return True
-    order = order_of(node, len(shape)) if standard_op(node) == "Transpose" else None
-    moved = [axis for axis in order if shape[axis] != 1] if order is not None else [1, 0]
-    return moved == sorted(moved)
+    return is_free(node) or moves_ones(node)
 
 
 def _reads_heads(reader: Node, tensor: gs.Tensor, editor: GraphEditor, regions: Container[int]) -> bool:

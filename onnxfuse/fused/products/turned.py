@@ -14,8 +14,8 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.model.constants import dtype_of, is_constant
 from onnxfuse.model.graph import sorted_nodes
-from onnxfuse.model.graph_ir import VIEWS, Node, producer_of, standard_op
-from onnxfuse.passes.cancel_transposes import cancel_behind, perm_of
+from onnxfuse.model.graph_ir import VIEWS, Node, permutation_of, producer_of, standard_op
+from onnxfuse.passes.cancel_transposes import cancel_behind
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.rewrite.base import PassContext, label
 from onnxfuse.rewrite.editor import GraphEditor
@@ -58,7 +58,7 @@ class TurnedResult(RewriteRule):
         if not _is_of_rows(x, w) or result.shape is None or len(result.shape) != len(x.shape):
             return NOT_APPLICABLE
         sizes = [*x.shape[:-1], w.shape[1]]
-        perm = perm_of(match.node("transpose"))
+        perm = permutation_of(match.node("transpose"))
         if perm is None or not _turns(sizes, perm):
             return NOT_APPLICABLE
         bias, fused = None, bool(result.outputs) and all(is_elementwise(reader) for reader in result.outputs)
@@ -191,7 +191,7 @@ def _turns(sizes: list[Any], perm: list[int]) -> bool:
 def _turned_source(x: gs.Tensor) -> gs.Tensor | None:
     """What a Transpose makes ``x`` of, whose last dimension, as a matrix, are the rows of that; None if none does."""
     node = producer_of(x)
-    perm = None if node is None else perm_of(node)
+    perm = None if node is None else permutation_of(node)
     source = None if node is None else node.inputs[0]
     if perm is None or source is None or source.shape is None or len(source.shape) != len(perm):
         return None
@@ -242,7 +242,7 @@ def _perm_before(x: gs.Tensor) -> list[int] | None:
         if node is None or not is_elementwise(node):
             return None
         made = [one for tensor in node.inputs if (one := producer_of(tensor)) is not None]
-        found = next((perm for one in made if (perm := perm_of(one)) is not None and _is_of_conv(one)), None)
+        found = next((perm for one in made if (perm := permutation_of(one)) is not None and _is_of_conv(one)), None)
         if found is not None:
             return found
         node = next((one for one in made if is_elementwise(one)), None)

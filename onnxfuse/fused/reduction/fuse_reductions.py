@@ -7,6 +7,7 @@ from dataclasses import replace
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.elementwise.apart import Apart
+from onnxfuse.fused.fused_node import ProgramFusion
 from onnxfuse.fused.fusion import emit_all
 from onnxfuse.fused.kinds import REDUCTION
 from onnxfuse.fused.reduction.repeated_sums import RepeatedSums
@@ -16,7 +17,7 @@ from onnxfuse.fused.space.ends import Ends
 from onnxfuse.fused.space.growth import Graph, grow
 from onnxfuse.fused.space.layouts import LayoutError
 from onnxfuse.fused.space.permuted import is_turned
-from onnxfuse.fused.space.region import ReductionFusion, fuse_in_space
+from onnxfuse.fused.space.region import fuse_in_space
 from onnxfuse.fused.space.spaces import Space
 from onnxfuse.fused.space.view_nodes import is_free, is_view, left_to_ort, names_rows
 from onnxfuse.model import dtypes
@@ -64,7 +65,7 @@ class FuseReductions:
         infer(model)
         graphs = list(model.fusible_graphs())
 
-        def plan() -> list[list[ReductionFusion]]:
+        def plan() -> list[list[ProgramFusion]]:
             planner = _Planner(model, context)
             return [planner.plan(graph) for graph in graphs]
 
@@ -88,7 +89,7 @@ class _Planner:
         self._sizes = Sizes(model)
         self._apart = Apart(model, context)
 
-    def plan(self, graph: gs.Graph) -> list[ReductionFusion]:
+    def plan(self, graph: gs.Graph) -> list[ProgramFusion]:
         """The fusions of one graph."""
         nodes = sorted_nodes(graph)
         own = Graph(nodes)
@@ -99,7 +100,7 @@ class _Planner:
         free = self._free(nodes, reasons)
         normalizations = {id(node) for node in nodes if reasons.get(id(node)) == NORMALIZATION}
         normalizations.update(id(node) for node in nodes if standard_op(node) in _OF_ONE_NODE)
-        fusions: list[ReductionFusion] = []
+        fusions: list[ProgramFusion] = []
         blocks = Blocks(nodes, most_passed=len(nodes))
         judged: set[int] = set()
         for seed in nodes:
@@ -183,7 +184,7 @@ class _Planner:
             return all(map(_is_read_from_caches, turned))
         return all(space.is_block(tensor, order) for tensor in space.inputs)
 
-    def _fusion(self, region: Sequence[gs.Node]) -> ReductionFusion | None:
+    def _fusion(self, region: Sequence[gs.Node]) -> ProgramFusion | None:
         """The fusion of a region, without nodes at its ends that it is better without; None if there is none."""
         region = list(region)
         while region:
@@ -192,9 +193,7 @@ class _Planner:
                 outside = self._ends.better_outside(space, region)
                 if outside is None:
                     outputs = self._ends.outputs(region)
-                    return fuse_in_space(
-                        REDUCTION, ReductionFusion, region, space, outputs, self._opsets, self._context.fast_math
-                    )
+                    return fuse_in_space(REDUCTION, region, space, outputs, self._opsets, self._context.fast_math)
             except (LayoutError, UnsupportedError, ProgramError):
                 return None
             region = [node for node in region if node is not outside]
@@ -202,7 +201,7 @@ class _Planner:
             region = [] if seed is None else self._ends.connected(region, seed)
         return None  # what reduces is not in it any more
 
-    def _why_not(self, fusion: ReductionFusion, layout: ConvLayout | None, normalizations: set[int]) -> str | None:
+    def _why_not(self, fusion: ProgramFusion, layout: ConvLayout | None, normalizations: set[int]) -> str | None:
         """Why a region is not worth fusing; None if it is.  ``normalizations`` are the ids of nodes that are one, or
         parts of one.
         """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import onnx_graphsurgeon as gs
 
-from onnxfuse.fused.space.region import ReductionFusion
+from onnxfuse.fused.fused_node import ProgramFusion
 from onnxfuse.model.constants import dtype_of, is_constant
 from onnxfuse.model.graph import Model
 from onnxfuse.model.graph_ir import Node
@@ -49,7 +49,7 @@ class RepeatedSums:
         """The ids of the nodes that were not in the model."""
         return frozenset(id(node) for _, _, nodes in self._copies for node in nodes)
 
-    def repeat(self, planned: Sequence[Sequence[ReductionFusion]]) -> bool:
+    def repeat(self, planned: Sequence[Sequence[ProgramFusion]]) -> bool:
         """Copies what computes the sums between the regions that are ``planned`` for each graph; whether there are any.
         The regions are to be planned anew then."""
         editor = GraphEditor(self._model)
@@ -65,7 +65,7 @@ class RepeatedSums:
         editor.finish()
         return bool(self._copies)
 
-    def take_back(self, planned: Sequence[Sequence[ReductionFusion]]) -> bool:
+    def take_back(self, planned: Sequence[Sequence[ProgramFusion]]) -> bool:
         """Removes the copies that are not in the regions that are ``planned`` now; whether there are any."""
         inside = {id(node) for fusions in planned for fusion in fusions for node in fusion.nodes}
         needless = [one for one in self._copies if not inside.issuperset(map(id, one[2]))]
@@ -93,7 +93,7 @@ class RepeatedSums:
         return tensors[id(one.tensor)], nodes
 
 
-def _sums(fusions: Sequence[ReductionFusion], editor: GraphEditor) -> Iterator[_Sum]:
+def _sums(fusions: Sequence[ProgramFusion], editor: GraphEditor) -> Iterator[_Sum]:
     """Those between the regions of one graph, which are in topological order, that are better computed twice."""
     region = {id(node): place for place, fusion in enumerate(fusions) for node in fusion.nodes}
     kept: set[int] = set()  # what must be in memory

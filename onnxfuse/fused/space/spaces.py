@@ -24,9 +24,9 @@ from onnxfuse.fused.space.layouts import (
 )
 from onnxfuse.fused.space.permuted import is_permuted
 from onnxfuse.fused.space.steps import steps_between
-from onnxfuse.fused.space.view_nodes import Part, is_part, is_view, names_rows, order_of, repeats, taken_parts
+from onnxfuse.fused.space.view_nodes import Part, is_part, is_view, names_rows, repeats, taken_parts
 from onnxfuse.model.constants import constant_value, shape_of
-from onnxfuse.model.graph_ir import standard_op
+from onnxfuse.model.graph_ir import permutation_of, standard_op
 from onnxfuse.program.block_quantized import BlockQuantized
 from onnxfuse.program.figures import MAX_RANK
 from onnxfuse.program.lowering import ignores_input, is_elementwise, vector_axes
@@ -262,7 +262,7 @@ class Space:
         layout = settled(self._read(node.inputs[0]))
         match standard_op(node):
             case "Transpose":
-                order = order_of(node, len(layout))
+                order = permutation_of(node, len(layout))
                 if order is None:
                     raise LayoutError("a Transpose of another rank")
                 return tuple(layout[axis] for axis in order)

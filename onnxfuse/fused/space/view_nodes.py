@@ -11,7 +11,7 @@ from onnxfuse.fused.nhwc.nhwc_layout import to_first, to_last
 from onnxfuse.fused.views import parts_of
 from onnxfuse.model import dtypes
 from onnxfuse.model.constants import constant_value, dtype_of, is_constant
-from onnxfuse.model.graph_ir import VIEWS, standard_op
+from onnxfuse.model.graph_ir import VIEWS, permutation_of, standard_op
 from onnxfuse.model.slices import AxisSlice
 from onnxfuse.program.view_steps import ViewStep
 from onnxfuse.rewrite.base import PassContext
@@ -106,28 +106,21 @@ def names_rows(node: gs.Node) -> bool:
     return is_first and dtype_of(numbers) in _NUMBERS and dtypes.from_numpy(table.dtype) is not None
 
 
-def order_of(node: gs.Node, rank: int) -> list[int] | None:
-    """The axes of a Transpose's input in the order of its result's; None if they are not those of so many."""
-    order = node.attrs.get("perm")
-    order = list(range(rank))[::-1] if order is None else list(order)
-    return order if sorted(order) == list(range(rank)) else None
-
-
 def _swaps_last(node: gs.Node) -> bool:
     """Whether a Transpose has the last two axes in each other's place."""
     shape = node.inputs[0].shape
-    if standard_op(node) != "Transpose" or shape is None or len(shape) < 2:
+    if shape is None or len(shape) < 2:
         return False
     *others, last, other = range(len(shape))
-    return order_of(node, len(shape)) == [*others, other, last]
+    return permutation_of(node) == [*others, other, last]
 
 
 def _moves_channels(node: gs.Node) -> bool:
     """Whether a Transpose makes the channels the last axis, or the one behind the first."""
     shape = node.inputs[0].shape
-    if standard_op(node) != "Transpose" or shape is None or len(shape) < 3:
+    if shape is None or len(shape) < 3:
         return False
-    return order_of(node, len(shape)) in (list(to_last(len(shape))), list(to_first(len(shape))))
+    return permutation_of(node) in (list(to_last(len(shape))), list(to_first(len(shape))))
 
 
 def _gathered(node: gs.Node) -> list[Part]:

@@ -9,7 +9,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.kinds import NHWC_CONV
 from onnxfuse.fused.nhwc.nhwc_layout import permutes
-from onnxfuse.model.graph_ir import producer_of, standard_op
+from onnxfuse.model.graph_ir import moves_ones, permutation_of, producer_of, standard_op
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.rewrite.base import PassContext
 from onnxfuse.rewrite.matcher import Match
@@ -45,10 +45,8 @@ class TransposeOfUnits(RewriteRule):
             return NOT_APPLICABLE
         if self._lays_out and permutes(match.node("transpose")) is not None and _is_of_convolution(x):
             return NOT_APPLICABLE
-        perm = match.attribute("transpose", "perm")
-        order = list(range(len(x.shape)))[::-1] if perm is None else list(perm)
-        moved = [axis for axis in order if x.shape[axis] != 1]
-        if moved != sorted(moved):
+        order = permutation_of(match.node("transpose"))
+        if order is None or not moves_ones(match.node("transpose")):
             return NOT_APPLICABLE
         match.plan = constant_target(x, [size_of(x, axis) for axis in order])
         return NOT_APPLICABLE if match.plan is None else None

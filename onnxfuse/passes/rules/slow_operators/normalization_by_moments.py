@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_graphsurgeon as gs
 
-from onnxfuse.model.constants import constant_value
+from onnxfuse.model.constants import constant_value, single_number
 from onnxfuse.model.graph_ir import producer_of, standard_op
 from onnxfuse.passes.rules.deviation import is_mean_of_rows
 from onnxfuse.passes.rules.opset_forms import reduce
@@ -81,10 +81,9 @@ def _squared(tensor: gs.Tensor | None) -> gs.Tensor | None:
     if node is None or standard_op(node) not in ("Mul", "Pow"):
         return None
     base, other = node.inputs
-    exponent = constant_value(other)
     rank = 0 if base.shape is None else len(base.shape)
-    is_two = exponent is not None and exponent.size == 1 and exponent.ndim <= rank and exponent.reshape(()) == 2
-    return base if (base is other if node.op == "Mul" else is_two) else None
+    is_square = base is other if node.op == "Mul" else single_number(other, rank) == 2
+    return base if is_square else None
 
 
 def _as_vector(tensor: gs.Tensor, x: gs.Tensor) -> np.ndarray | None:
