@@ -48,6 +48,15 @@ def add_function(model: Model, body: onnx.FunctionProto, kind: Kind) -> str:
     return function.name
 
 
+def change_function(model: Model, node: Node, changed: onnx.FunctionProto, kind: Kind) -> None:
+    """Give a fused node a function that was made of its own, which goes where no other node has it."""
+    key = _key(node)
+    node.overload = ""
+    if all(_key(other) != key for graph in model.graphs() for other in graph.nodes):
+        del model.functions[key]
+    node.op, node.overload = add_function(model, changed, kind), changed.overload
+
+
 def finish_functions(model: Model) -> None:
     """Number the functions of fused nodes anew, and say of each whether all its nodes read and write float32 alone.
 

@@ -9,7 +9,7 @@ import onnx
 import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.functions import add_function
-from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, FAST_MATH_KEY, NODES_KEY, OPSET_VERSION, Kind
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, FAST_MATH_KEY, NODES_KEY, Kind
 from onnxfuse.model.graph import Model, Node
 from onnxfuse.model.graph_ir import VIEWS
 from onnxfuse.model.protos import value_info
@@ -50,13 +50,12 @@ class Fusion:
 
 
 def emit(model: Model, fusion: Fusion, context: PassContext, stem: str | None = None) -> Node:
-    """Make the fused node, give the model its function and the import of its domain, and tell the report.
+    """Make the fused node, give the model its function, and tell the report; an export imports the domain.
 
     It is named after ``stem``, by default the last of its nodes.  It takes over the outputs of the nodes, which lose
     their connections; the caller takes them out of the graph and puts the fused node in.
     """
     operator = add_function(model, fusion.function, fusion.kind)
-    model.opsets[DOMAIN] = OPSET_VERSION
     name = model.unique_name(f"{label(fusion.nodes[-1]) if stem is None else stem}_fused")
     context.report.add_fused(_described(name, fusion, context.on.one_space))
     names = ",".join(node.name or node.op for node in fusion.nodes)

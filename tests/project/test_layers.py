@@ -93,6 +93,24 @@ def test_imports_go_down() -> None:
     assert not up
 
 
+def test_only_targets_are_asked_for_by_name() -> None:
+    """What a planner, a rule or a pass has to know of a target is a fact of it (fused/target.py)."""
+
+    def is_name(node: ast.expr) -> bool:
+        if isinstance(node, ast.Attribute):
+            return node.attr == "name" and isinstance(node.value, ast.Name) and node.value.id in ("CPU", "CUDA")
+        return isinstance(node, ast.Constant) and node.value in ("cpu", "cuda")
+
+    compared = [
+        f"{module}, line {node.lineno}"
+        for module, path in MODULES.items()
+        if not module.startswith("targets") and module != "fused.target"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Compare) and any(map(is_name, (node.left, *node.comparators)))
+    ]
+    assert not compared
+
+
 def test_there_are_no_circles() -> None:
     """Modules that import only such as have been taken away are taken away, until none is left."""
     left = {module: {one for one in found if one and one != module} for module, found in all_imports().items()}

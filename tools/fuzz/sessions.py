@@ -17,7 +17,7 @@ import onnx
 import onnxruntime as ort
 from onnx import helper
 
-from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, OPSET_VERSION
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program.operand_types import supports
 from onnxfuse.program.ops import OPS
@@ -73,7 +73,7 @@ def run(library: str, choose: Random) -> None:
         for i, (kind, shape) in enumerate(zip(kinds, shapes, strict=True))
     ]
     graph = helper.make_graph([node], "g", declared, [onnx.ValueInfoProto(name=name) for name in outputs])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, OPSET_VERSION)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     options = ort.SessionOptions()
     options.log_severity_level = 4

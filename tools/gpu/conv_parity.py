@@ -19,7 +19,7 @@ from onnxfuse.cuda.conv.recipe import ConvRecipe
 from onnxfuse.cuda.embed import CODE, PTX, RECIPE
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.fused.conv.conv_node import node_attributes
-from onnxfuse.fused.kinds import CONV, DOMAIN
+from onnxfuse.fused.kinds import CONV, DOMAIN, OPSET_VERSION
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program, reference
 from tools.gpu.parity import Verdict
@@ -124,7 +124,7 @@ def conv_model(cases: Sequence[ConvCase], code: Sequence[dict[str, str | bytes]]
         node = helper.make_node(CONV.name, read, written, case.name, domain=DOMAIN)
         node.attribute.extend(helper.make_attribute(name, value) for name, value in known.items())
         nodes.append(node)
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, OPSET_VERSION)]
     graph = helper.make_graph(nodes, "convolutions", inputs, outputs)
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 

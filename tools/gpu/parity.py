@@ -28,7 +28,7 @@ from onnxfuse.cuda.elementwise.fitting import Fitter
 from onnxfuse.cuda.embed import embed, fused_nodes
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.tuned import TunedKernels
-from onnxfuse.fused.kinds import DOMAIN
+from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.model.graph import Model
 from onnxfuse.program import Program, ProgramBuilder
@@ -203,7 +203,7 @@ def program_model(cases: Sequence[Case]) -> onnx.ModelProto:
             outputs.append(helper.make_tensor_value_info(name, DTYPES[case.program.dtype(value)].onnx, None))
         program = str(case.program)
         nodes.append(helper.make_node("FusedElementwise", read, written, case.name, domain=DOMAIN, program=program))
-    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, 1)]
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid(DOMAIN, OPSET_VERSION)]
     return helper.make_model(helper.make_graph(nodes, "programs", inputs, outputs), opset_imports=opsets, ir_version=10)
 
 

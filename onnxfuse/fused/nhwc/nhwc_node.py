@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from onnxfuse.cuda.conv.spec import Convolution
 from onnxfuse.fused.conv.conv_node import ConvFusion
-from onnxfuse.fused.functions import add_function
+from onnxfuse.fused.functions import change_function
 from onnxfuse.fused.fused_node import ATTRIBUTE_OPSET, constant_from_attribute, constant_integers, set_overload
 from onnxfuse.fused.fusion import Fusion
 from onnxfuse.fused.kinds import DOMAIN, NHWC_CONV, SQUEEZE_EXCITE
@@ -147,19 +147,13 @@ def _name(function: onnx.FunctionProto, attributes: Mapping[str, Any], identity:
 
 def squeeze_excite_reads_last(model: Model, node: Node) -> None:
     """Make a fused gate read a tensor that has the channels last."""
-    key = DOMAIN, node.op, node.overload
     function = onnx.FunctionProto()
-    function.CopyFrom(model.functions[key])
+    function.CopyFrom(model.functions[DOMAIN, node.op, node.overload])
     function.name = ""
     put_channels_last(function, len(node.inputs[0].shape), [0], outputs=False)
     function.attribute.append("nhwc")
     set_overload(function, node.overload, "squeeze_excite", "nhwc")
-    node.overload = ""
-    others = (other for graph in model.graphs() for other in graph.nodes if other.domain == DOMAIN)
-    if all((other.op, other.overload) != key[1:] for other in others):
-        del model.functions[key]
-    node.op = add_function(model, function, SQUEEZE_EXCITE)
-    node.overload = function.overload
+    change_function(model, node, function, SQUEEZE_EXCITE)
     node.attrs["nhwc"] = 1
 
 

@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from onnxfuse.cuda.conv.case import ConvCase
 from onnxfuse.errors import OnnxfuseError
-from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, OPSET_VERSION
 from onnxfuse.model.dtypes import DTYPES
 from onnxfuse.program import Program
 from onnxfuse.run.runtime import CUDA_PROVIDER, load_cuda_libraries, load_onnxruntime, register, with_kernels
@@ -126,7 +126,7 @@ def baseline_model(
             outputs.append(helper.make_tensor_value_info(name, kind, list(conv.output_shape(x_shape))))
     tensors = [numpy_helper.from_array(array, name) for name, array in zip(names, constants, strict=True)]
     graph = helper.make_graph(nodes, "baseline", inputs, outputs, tensors)
-    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(DOMAIN, 1)]
+    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(DOMAIN, OPSET_VERSION)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
