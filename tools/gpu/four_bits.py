@@ -45,7 +45,7 @@ def four_bit_model(path: Path, out: Path) -> Path:
     del graph.initializer[:]
     graph.initializer.extend(kept)
     if all(opset.domain != DOMAIN for opset in model.opset_import):
-        model.opset_import.append(helper.make_opsetid(DOMAIN, OPSET_VERSION))
+        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
     onnx.save(model, out)
     return out
 

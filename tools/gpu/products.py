@@ -114,7 +114,7 @@ def onnx_model(subject: Multiplying, dtype: str) -> onnx.ModelProto:
     outputs = [helper.make_tensor_value_info("y", kind, [subject.rows, subject.columns])]
     constants = [numpy_helper.from_array(value, name) for name, value in values.items()]
     graph = helper.make_graph(nodes, "subject", inputs, outputs, constants)
-    opsets = [helper.make_opsetid("", OPSET), *([helper.make_opsetid(DOMAIN, OPSET_VERSION)] if subject.bits else [])]
+    opsets = [helper.make_opsetid("", OPSET), *([helper.make_opsetid(DOMAIN, 1)] if subject.bits else [])]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
