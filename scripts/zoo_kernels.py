@@ -22,7 +22,7 @@ import onnx
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.elementwise.renderer import HEURISTIC, Tuning, render
-from onnxfuse.cuda.embed import RECIPE, fused_nodes, text_attribute
+from onnxfuse.cuda.embed import RECIPE, elementwise_nodes, text_attribute
 from onnxfuse.cuda.kernel import Access, Source
 from onnxfuse.cuda.parts_recipe import PartsRecipe
 from onnxfuse.cuda.recipe import Recipe
@@ -80,7 +80,7 @@ def rendered_by(model: Path | onnx.ModelProto) -> Counter[Rendered]:
     """
     optimized = onnxfuse.optimize(model, "cuda", arch=COMMON, embed=False, check=False).model
     found: Counter[Rendered] = Counter()
-    for fused in fused_nodes(Model.from_proto(optimized)):
+    for fused in elementwise_nodes(Model.from_proto(optimized)):
         text = text_attribute(fused.node, RECIPE)
         if text.startswith(PartsRecipe.header):
             continue

@@ -6,7 +6,7 @@ Each node carries its own; equal code is loaded once.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,11 +22,12 @@ from onnxfuse.cuda.conv.kernel import ConvKernel
 from onnxfuse.cuda.conv.node import fused_convolutions
 from onnxfuse.cuda.elementwise.fitting import Fit, Fitter
 from onnxfuse.cuda.kernel import Kernel
-from onnxfuse.cuda.nest.fitting import NestFit, NestFitter
+from onnxfuse.cuda.nest.fitting import NestFit
 from onnxfuse.cuda.nest.kernel import NestKernel
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.report import CudaReport, KernelReport, KernelUse
-from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, REDUCTION
+from onnxfuse.cuda.strided import Dim
+from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, REDUCTION, Kind
 from onnxfuse.model.graph import Model
 from onnxfuse.model.replacing import Replacement, writing
 from onnxfuse.program import Program
@@ -52,46 +53,36 @@ def is_reducing(program: Program) -> bool:
 
 
 @dataclass(frozen=True)
-class FusedNode:
-    """A fused node of a model and its Program."""
+class ProgramNode:
+    """A fused node of a model that is one Program."""
 
     node: gs.Node
     program: Program
 
-    def fit(self, fitter: Fitter) -> Fit:
-        """The source for the shapes that are known of its inputs."""
-        return fitter.fit(self.program, [tensor.shape for tensor in self.node.inputs])
+    @property
+    def shapes(self) -> list[Sequence[Dim] | None]:
+        """What is known of its inputs."""
+        return [tensor.shape for tensor in self.node.inputs]
 
 
-def fused_nodes(model: Model) -> Iterator[FusedNode]:
-    """The fused nodes of every graph of the model that kernels for CUDA can be made for.
+def elementwise_nodes(model: Model) -> Iterator[ProgramNode]:
+    """The fused nodes of every graph of the model that elementwise kernels can be made for.
 
     Raises ProgramError for a Program that does not validate.
     """
-    for node in model.fused_nodes(ELEMENTWISE):
-        program = Program.parse(text_attribute(node, "program"))
-        if is_elementwise(program):
-            yield FusedNode(node, program)
+    return _program_nodes(model, ELEMENTWISE, is_elementwise)
 
 
-@dataclass(frozen=True)
-class ReducingNode:
-    """A fused node that reduces, and its Program."""
-
-    node: gs.Node
-    program: Program
-
-    def fit(self, fitter: NestFitter) -> NestFit:
-        """The source for the shapes that are known of its inputs."""
-        return fitter.fit(self.program, [tensor.shape for tensor in self.node.inputs])
-
-
-def reducing_nodes(model: Model) -> Iterator[ReducingNode]:
+def reducing_nodes(model: Model) -> Iterator[ProgramNode]:
     """The same of those that reduce."""
-    for node in model.fused_nodes(REDUCTION):
+    return _program_nodes(model, REDUCTION, is_reducing)
+
+
+def _program_nodes(model: Model, kind: Kind, has_kernels: Callable[[Program], bool]) -> Iterator[ProgramNode]:
+    for node in model.fused_nodes(kind):
         program = Program.parse(text_attribute(node, "program"))
-        if is_reducing(program):
-            yield ReducingNode(node, program)
+        if has_kernels(program):
+            yield ProgramNode(node, program)
 
 
 def text_attribute(node: gs.Node, name: str) -> str:
@@ -125,11 +116,12 @@ def embed(model: Model, fitter: Fitter, options: CudaOptions) -> CudaReport:
 
 def _fitted(model: Model, fitter: Fitter, options: CudaOptions) -> list[tuple[gs.Node, AnyFit]]:
     """The fused nodes of a model, and what is to be compiled for each."""
-    found: list[tuple[gs.Node, AnyFit]] = [(fused.node, fused.fit(fitter)) for fused in fused_nodes(model)]
+    found: list[tuple[gs.Node, AnyFit]] = []
+    found += [(own.node, fitter.fit(own.program, own.shapes)) for own in elementwise_nodes(model)]
     nest_fitter = options.nest_fitter(fitter)
     reducing = list(reducing_nodes(model))
-    nest_fitter.prepare([(one.program, [tensor.shape for tensor in one.node.inputs]) for one in reducing])
-    found += [(one.node, one.fit(nest_fitter)) for one in reducing]
+    nest_fitter.prepare([(own.program, own.shapes) for own in reducing])
+    found += [(own.node, nest_fitter.fit(own.program, own.shapes)) for own in reducing]
     conv_fitter = options.conv_fitter(fitter)
     found += [(fused.node, conv_fitter.fit(fused.case)) for fused in fused_convolutions(model)]
     attention_fitter = options.attention_fitter(fitter)

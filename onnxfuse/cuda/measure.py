@@ -6,7 +6,7 @@ from dataclasses import replace
 from onnxfuse.cuda.conv.node import fused_convolutions
 from onnxfuse.cuda.conv.tuning import ConvBench
 from onnxfuse.cuda.elementwise.fitting import Fit, Fitter
-from onnxfuse.cuda.embed import fused_nodes
+from onnxfuse.cuda.embed import elementwise_nodes
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.pycuda_tools import open_gpu
 from onnxfuse.cuda.report import CudaReport, KernelTimes
@@ -52,13 +52,13 @@ def add_times(model: Model, fitter: Fitter, options: CudaOptions, report: CudaRe
 def _cases(model: Model, fitter: Fitter) -> Iterator[tuple[Fit, Case]]:
     """Each distinct source of the model with the sizes of the first node that has it."""
     seen: set[str] = set()
-    for node in fused_nodes(model):
-        fit = node.fit(fitter)
+    for node in elementwise_nodes(model):
+        fit = fitter.fit(node.program, node.shapes)
         if fit.source.sha256 in seen:
             continue
         seen.add(fit.source.sha256)
         try:
-            sizes = sizes_for(fit.program, [tensor.shape for tensor in node.node.inputs])
+            sizes = sizes_for(fit.program, node.shapes)
         except ProgramError:  # no sizes at hand that broadcast
             continue
         yield fit, Case(fit, sizes)

@@ -1,95 +1,26 @@
 """Optimized models that run without ONNX Runtime: those whose nodes are all onnxfuse's, on the CPU."""
 
 import ctypes
-import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import onnx
-import onnx_graphsurgeon as gs
 
 from onnxfuse import cpu
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.files.model_io import load, load_proto, parse
-from onnxfuse.fused.kinds import DOMAIN
-from onnxfuse.model.dtypes import DType, from_numpy
-from onnxfuse.model.graph import Graph, Model, Node, describe, sorted_nodes
-from onnxfuse.run.library import custom_ops_library
+from onnxfuse.model.dtypes import DType
+from onnxfuse.model.graph import sorted_nodes
+from onnxfuse.run.executable_library import MOST_DIMENSIONS, Handle, last_error, native_library
+from onnxfuse.run.executable_values import Values, contiguous
 
-_MOST_DIMENSIONS = 16
 _MOST_THREADS = 1024
-_Dims = ctypes.c_int64 * _MOST_DIMENSIONS
+_Dims = ctypes.c_int64 * MOST_DIMENSIONS
 _Byte = ctypes.c_char * 1
-
-
-class _Attribute(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("text", ctypes.c_char_p),
-        ("size", ctypes.c_size_t),
-        ("numbers", ctypes.POINTER(ctypes.c_int64)),
-        ("count", ctypes.c_int64),
-    )
-
-
-class _Node(ctypes.Structure):
-    _fields_ = (
-        ("op", ctypes.c_char_p),
-        ("name", ctypes.c_char_p),
-        ("inputs", ctypes.POINTER(ctypes.c_int64)),
-        ("input_count", ctypes.c_size_t),
-        ("outputs", ctypes.POINTER(ctypes.c_int64)),
-        ("output_count", ctypes.c_size_t),
-        ("attributes", ctypes.POINTER(_Attribute)),
-        ("attribute_count", ctypes.c_size_t),
-    )
-
-
-class _Value(ctypes.Structure):
-    _fields_ = (("name", ctypes.c_char_p), ("type", ctypes.c_int32), ("is_output", ctypes.c_int32))
-
-
-@cache
-def _library() -> Any:
-    """The native library; its functions are described in ``custom_ops/executable/executable_api.h``."""
-    library = ctypes.CDLL(custom_ops_library())
-    pointer, size = ctypes.c_void_p, ctypes.c_size_t
-    for name, result, arguments in (
-        ("last_error", ctypes.c_char_p, ()),
-        ("executable_create", pointer, (pointer, size, pointer, size, size)),
-        ("executable_release", None, (pointer,)),
-        ("binding_create", pointer, (pointer,)),
-        ("binding_release", None, (pointer,)),
-        ("binding_bind", ctypes.c_int, (pointer, size, pointer, pointer, size)),
-        ("binding_move", ctypes.c_int, (pointer, size, pointer)),
-        ("binding_result", ctypes.c_int64, (pointer, size, pointer, ctypes.POINTER(pointer))),
-        ("binding_take", pointer, (pointer, size, pointer)),
-        ("memory_release", None, (pointer,)),
-    ):
-        function = getattr(library, f"onnxfuse_{name}")
-        function.restype, function.argtypes = result, arguments
-    return library
-
-
-def _last_error() -> OnnxfuseError:
-    """Why the last call of this thread failed."""
-    return OnnxfuseError(_library().onnxfuse_last_error().decode(errors="replace"))
-
-
-class _Handle:
-    """Something of the library's, released when nobody has this object; copies of its owners share it."""
-
-    def __init__(self, address: int | None, release: Callable[[ctypes.c_void_p], None]) -> None:
-        """Raises OnnxfuseError if there is none."""
-        if address is None:
-            raise _last_error()
-        self.value = ctypes.c_void_p(address)
-        # When the interpreter ends, other threads may still run what would be released.
-        weakref.finalize(self, release, self.value).atexit = False
 
 
 class Executable:
@@ -115,7 +46,7 @@ class Executable:
             loaded = load(model)
         else:
             loaded = load_proto(parse(model) if isinstance(model, bytes) else model)
-        self._values = _Values(loaded)
+        self._values = Values(loaded)
         self._handle = self._values.create(sorted_nodes(loaded.graph), threads)
         self._idle: deque[Binding] = deque()
 
@@ -165,10 +96,10 @@ class Binding:
 
     def __init__(self, executable: Executable) -> None:
         """Bind nothing but constants yet."""
-        library = _library()
+        library = native_library()
         self._values = executable._values
         created = library.onnxfuse_binding_create(executable._handle.value)
-        self._handle = _Handle(created, library.onnxfuse_binding_release)
+        self._handle = Handle(created, library.onnxfuse_binding_release)
         self._native: Callable[[], int] = partial(library.onnxfuse_binding_run, self._handle.value)
         self._move = partial(library.onnxfuse_binding_move, self._handle.value)
         self._arrays: dict[int, np.ndarray] = {}
@@ -180,7 +111,7 @@ class Binding:
     def run(self) -> None:
         """Compute the outputs from what the inputs' arrays have now.  Raises OnnxfuseError if that fails."""
         if self._native():
-            raise _last_error()
+            raise last_error()
 
     def outputs(self) -> dict[str, np.ndarray]:
         """What the last run has computed: the arrays that were bound, and copies of the others."""
@@ -223,7 +154,7 @@ class Binding:
         if arrays is None:
             self._seen = None
             _check_named(feed)
-            arrays = {name: _contiguous(value) for name, value in feed.items()}
+            arrays = {name: contiguous(value) for name, value in feed.items()}
             self._set_inputs(arrays)
             indices = {name: self._values.inputs[name][0] for name in arrays}
             self._seen = {name: (i, self._arrays[i].dtype, self._arrays[i].shape) for name, i in indices.items()}
@@ -251,7 +182,7 @@ class Binding:
             if not (flags.c_contiguous and flags.aligned):
                 return None
             if self._move(index, _memory(array)):
-                raise _last_error()
+                raise last_error()
             arrays.append(array)
         return arrays
 
@@ -267,15 +198,15 @@ class Binding:
 
     def _result(self, index: int) -> tuple[tuple[int, ...], int]:
         dims, data = _Dims(), ctypes.c_void_p()
-        rank = _library().onnxfuse_binding_result(self._handle.value, index, dims, ctypes.byref(data))
+        rank = native_library().onnxfuse_binding_result(self._handle.value, index, dims, ctypes.byref(data))
         if rank < 0 or data.value is None:
-            raise _last_error()
+            raise last_error()
         return tuple(dims[:rank]), data.value
 
     def _bind(self, index: int, array: np.ndarray) -> None:
         dims = _Dims(*array.shape)
-        if _library().onnxfuse_binding_bind(self._handle.value, index, _memory(array), dims, array.ndim):
-            raise _last_error()
+        if native_library().onnxfuse_binding_bind(self._handle.value, index, _memory(array), dims, array.ndim):
+            raise last_error()
         self._arrays[index] = array
 
 
@@ -294,13 +225,13 @@ class _Taken(_Lent):
 
     __slots__ = ("_release", "_taken")
 
-    def __init__(self, binding: _Handle, index: int, shape: tuple[int, ...], dtype: DType) -> None:
+    def __init__(self, binding: Handle, index: int, shape: tuple[int, ...], dtype: DType) -> None:
         """The value of this number."""
-        library, address = _library(), ctypes.c_void_p()
+        library, address = native_library(), ctypes.c_void_p()
         self._release = library.onnxfuse_memory_release
         self._taken = library.onnxfuse_binding_take(binding.value, index, ctypes.byref(address))
         if self._taken is None:
-            raise _last_error()
+            raise last_error()
         super().__init__(address.value, shape, dtype)
 
     def __del__(self) -> None:
@@ -315,112 +246,6 @@ def _array(memory: _Lent, name: str) -> np.ndarray:
     except ValueError as error:
         raise OnnxfuseError(f"{name!r} has a shape that NumPy cannot hold: {error}") from error
     return array if array.dtype == memory.dtype else array.view(memory.dtype)  # a type that NumPy knows by its size
-
-
-class _Values:
-    """The values that a model's nodes read and write, numbered."""
-
-    def __init__(self, model: Model) -> None:
-        self._indices: dict[int, int] = {}
-        self._names: list[str] = []
-        self.dtypes: list[DType] = []
-        self.constants: dict[int, np.ndarray] = {}
-        self.nodes = len(model.graph.nodes)
-        computed = {id(tensor) for node in model.graph.nodes for tensor in node.outputs}
-        for node in model.graph.nodes:
-            if node.domain != DOMAIN or "\0" in node.op:
-                raise OnnxfuseError(
-                    f"{describe(node)} is not one of onnxfuse's nodes: run the model in onnxfuse.InferenceSession"
-                )
-        for tensor in model.graph.outputs:
-            if id(tensor) not in computed:
-                raise OnnxfuseError(f"output {tensor.name!r} is not computed by a node")
-        self.inputs = {tensor.name: (self.index(tensor), tensor) for tensor in model.graph.inputs}
-        self.outputs = {tensor.name: (self.index(tensor), tensor) for tensor in model.graph.outputs}
-        self.output_names = [tensor.name for tensor in model.graph.outputs]
-        self.output_indices = {index for index, _ in self.outputs.values()}
-        self._read_defaults(model.graph)
-
-    def _read_defaults(self, graph: Graph) -> None:
-        """Inputs that have a value unless the caller gives another."""
-        for initializer in graph.source.initializers:
-            if isinstance(initializer.tensor, gs.Variable) and initializer.tensor.name in self.inputs:
-                self._keep(self.index(initializer.tensor), initializer.values.load())
-
-    def _keep(self, index: int, array: np.ndarray) -> None:
-        """A constant, or a default value.  Raises OnnxfuseError if it has more dimensions than fused nodes take."""
-        if array.ndim > _MOST_DIMENSIONS:
-            raise OnnxfuseError(f"{self._names[index]!r} has more than {_MOST_DIMENSIONS} dimensions")
-        self.constants[index] = _contiguous(array)
-
-    def index(self, tensor: gs.Tensor) -> int:
-        """The number of a tensor, -1 for an input that is left out.  Raises OnnxfuseError for types of no Program."""
-        if not tensor.name and not isinstance(tensor, gs.Constant):
-            return -1
-        if (known := self._indices.get(id(tensor))) is not None:
-            return known
-        dtype = from_numpy(tensor.dtype)
-        if dtype is None:
-            kind = "unknown" if tensor.dtype is None else f"{tensor.dtype}, which fused nodes do not take"
-            raise OnnxfuseError(f"the type of {tensor.name!r} is {kind}")
-        index = self._indices[id(tensor)] = len(self._names)
-        self._names.append(tensor.name)
-        self.dtypes.append(dtype)
-        if isinstance(tensor, gs.Constant):
-            self._keep(index, tensor.values)
-        return index
-
-    def create(self, nodes: Sequence[Node], threads: int) -> _Handle:
-        """What the library makes of the nodes.  Raises OnnxfuseError if it refuses one."""
-        described = (_Node * len(nodes))(*map(self._describe, nodes))
-        values = (_Value * len(self._names))(
-            *(
-                _Value(name.encode(), dtype.onnx, index in self.output_indices)
-                for index, (name, dtype) in enumerate(zip(self._names, self.dtypes, strict=True))
-            )
-        )
-        library = _library()
-        created = library.onnxfuse_executable_create(described, len(nodes), values, len(values), threads)
-        return _Handle(created, library.onnxfuse_executable_release)
-
-    def _describe(self, node: Node) -> _Node:
-        attributes = [described for name, value in node.attrs.items() if (described := _attribute(name, value))]
-        inputs, outputs = ([self.index(tensor) for tensor in tensors] for tensors in (node.inputs, node.outputs))
-        return _Node(
-            node.op.encode(),
-            (node.name or "").encode(),
-            (ctypes.c_int64 * len(inputs))(*inputs),
-            len(inputs),
-            (ctypes.c_int64 * len(outputs))(*outputs),
-            len(outputs),
-            (_Attribute * len(attributes))(*attributes),
-            len(attributes),
-        )
-
-    @staticmethod
-    def find(named: Mapping[str, tuple[int, gs.Tensor]], name: str, kind: str) -> tuple[int, gs.Tensor]:
-        """An input or an output.  Raises OnnxfuseError if there is none of that name."""
-        if name not in named:
-            raise OnnxfuseError(f"the model has no {kind} {name!r}; it has {', '.join(map(repr, named)) or 'none'}")
-        return named[name]
-
-
-def _attribute(name: str, value: Any) -> _Attribute | None:
-    """An attribute for the library; None for one that no operator on the CPU has, such as code for a GPU."""
-    if "\0" in name:
-        return None
-    if isinstance(value, str):
-        text = value.encode()
-        return _Attribute(name.encode(), text, len(text), None, 0)
-    if isinstance(value, int):
-        return _Attribute(name.encode(), None, 0, (ctypes.c_int64 * 1)(value), -1)
-    if isinstance(value, list) and all(isinstance(number, int) for number in value):
-        return _Attribute(name.encode(), None, 0, (ctypes.c_int64 * len(value))(*value), len(value))
-    return None
-
-
-def _contiguous(value: Any) -> np.ndarray:
-    return np.require(value, requirements=("C", "A"))
 
 
 def _memory(array: np.ndarray) -> Any:
@@ -443,8 +268,8 @@ def _check_array(array: object, name: str, dtype: DType) -> None:
         raise OnnxfuseError(f"{name!r} has the type {array.dtype}, not {dtype.numpy}")
     if not (array.flags.c_contiguous and array.flags.aligned):
         raise OnnxfuseError(f"the array for {name!r} is not contiguous and aligned")
-    if array.ndim > _MOST_DIMENSIONS:
-        raise OnnxfuseError(f"{name!r} has more than {_MOST_DIMENSIONS} dimensions")
+    if array.ndim > MOST_DIMENSIONS:
+        raise OnnxfuseError(f"{name!r} has more than {MOST_DIMENSIONS} dimensions")
 
 
 def _check_shape(shape: tuple[int, ...], name: str, declared: Sequence[int | str | None] | None) -> None:

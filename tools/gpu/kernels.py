@@ -25,7 +25,7 @@ import onnxfuse
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.elementwise.fitting import Fit, Fitter
 from onnxfuse.cuda.elementwise.launch import LoadedSource
-from onnxfuse.cuda.embed import fused_nodes
+from onnxfuse.cuda.embed import elementwise_nodes
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.pycuda_tools import Gpu, copy_bandwidth, launch_seconds, open_gpu
 from onnxfuse.cuda.tuned import TunedKernels
@@ -96,8 +96,8 @@ def fit_of(model: onnx.ModelProto, options: CudaOptions) -> Fit:
     """What the one fused node of an optimized chain launches."""
     loaded = Model.from_proto(model)
     infer(loaded)
-    (node,) = fused_nodes(loaded)
-    return node.fit(options.fitter(fast_math=False))
+    (node,) = elementwise_nodes(loaded)
+    return options.fitter(fast_math=False).fit(node.program, node.shapes)
 
 
 def try_on_cpu(chain: Chain) -> None:
@@ -131,7 +131,7 @@ def _compile_chains() -> None:
             infer(planned)
             for step in resolve(None):
                 step.run(planned, PassContext(target="cuda"))  # which has no compiler, so that planning waits for none
-            fits += [node.fit(fitter) for node in fused_nodes(planned)]
+            fits += [fitter.fit(node.program, node.shapes) for node in elementwise_nodes(planned)]
     options.compiler.compile({fit.source.text for fit in fits}, options.architectures, fitter.options)
 
 

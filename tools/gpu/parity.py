@@ -25,7 +25,7 @@ from onnxfuse.check.parity import compare
 from onnxfuse.cuda.arch import COMMON, devices
 from onnxfuse.cuda.complete import provider_options
 from onnxfuse.cuda.elementwise.fitting import Fitter
-from onnxfuse.cuda.embed import embed, fused_nodes
+from onnxfuse.cuda.embed import elementwise_nodes, embed
 from onnxfuse.cuda.options import CudaOptions
 from onnxfuse.cuda.tuned import TunedKernels
 from onnxfuse.fused.kinds import DOMAIN, OPSET_VERSION
@@ -222,7 +222,8 @@ def embedded(models: Sequence[onnx.ModelProto]) -> list[bytes]:
 def _compile_ahead(models: Sequence[Model], options: CudaOptions) -> None:
     """Compile the sources of all models together, which takes all processors; later they come from the cache."""
     renderer = Fitter(None, options.architectures, False, TunedKernels(()))
-    sources = [node.fit(renderer).source.text for model in models for node in fused_nodes(model)]
+    nodes = [node for model in models for node in elementwise_nodes(model)]
+    sources = [renderer.fit(node.program, node.shapes).source.text for node in nodes]
     options.compiler.compile(dict.fromkeys(sources), options.architectures, renderer.options)
 
 

@@ -43,7 +43,8 @@ def fit_of(model: onnx.ModelProto, options: CudaOptions) -> NestFit | None:
     nodes = list(reducing_nodes(loaded))
     if len(nodes) != 1 or len(model.graph.node) != 1:
         return None
-    return nodes[0].fit(options.nest_fitter(options.fitter(fast_math=False)))
+    fitter = options.nest_fitter(options.fitter(fast_math=False))
+    return fitter.fit(nodes[0].program, nodes[0].shapes)
 
 
 def try_on_cpu(subject: Reducing) -> None:
