@@ -14,7 +14,7 @@ from onnxfuse.check.dynamic_sizes import DynamicSizes, sizes_of
 from onnxfuse.check.input_advice import advice
 from onnxfuse.check.input_shapes import MANY_ELEMENTS, Sizes, resolve_shapes, role_of, size_name
 from onnxfuse.check.input_values import Purposes
-from onnxfuse.check.larger_sizes import Goals, alternatives, beyond
+from onnxfuse.check.larger_sizes import Goals, alternatives, beyond, limits_of
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.run.given_shapes import Shapes, symbol_sizes
 from onnxfuse.run.inputs import OF_TENSORS, InputSet, InputSpec, with_article
@@ -212,7 +212,7 @@ class _Maker:
     def larger(self, way: _Way, sizes: Sizes, bound: int) -> Iterator[Made]:
         """One set of sizes that are beyond what they are compared with, and as large as the tables allow."""
         dynamic = None if way.purposes is None else self._dynamic()
-        limits = [] if dynamic is None else dynamic.limits()
+        limits = [] if dynamic is None else limits_of(dynamic)
         if dynamic is None or not limits:
             return
         goals = Goals(tuple(limits), self._free(way, self._resolved(way, sizes)))

@@ -9,6 +9,7 @@ from onnx import numpy_helper
 
 import onnxfuse
 from onnxfuse.check.dynamic_sizes import DynamicSizes
+from onnxfuse.check.larger_sizes import limits_of
 from onnxfuse.check.made_up_inputs import generate
 from onnxfuse.check.parity import compare
 from onnxfuse.check.tensor_facts import Graph
@@ -182,7 +183,7 @@ def test_values_of_positions_go_beyond_what_they_are_compared_with() -> None:
 def test_windows_in_attributes_are_known(node: str) -> None:
     signature = "(float[batch, chan, seq] x, float[8, chan, 43] w) => (float[batch, a, b] y)"
     model = parsed(signature, node, opset=25)
-    limits = DynamicSizes(Graph(model), input_specs(model)).limits()
+    limits = limits_of(DynamicSizes(Graph(model), input_specs(model)))
     assert any("seq" in limit.sizes and limit.value in (127, 128) for limit in limits)
 
 
