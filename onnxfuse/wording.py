@@ -1,10 +1,9 @@
 """Text for people."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 _SHORT = 3
-_MOST_NAMES = 4
 
 
 def plural(number: int, noun: str) -> str:
@@ -33,9 +32,13 @@ def is_utf8(text: str) -> bool:
     return True
 
 
+def listed(items: Sequence[str], most: int = 4) -> str:
+    """The first of some items, with commas between, and whether there are more."""
+    return ", ".join(items[:most]) + (", …" if len(items) > most else "")
+
+
 def describe_guess(names: list[str]) -> str:
     """One sentence for the inputs whose sizes are made up; empty for none."""
     if not names:
         return ""
-    shown = ", ".join(names[:_MOST_NAMES]) + (", …" if len(names) > _MOST_NAMES else "")
-    return f"Sizes of {shown} are guesses: give those that matter with --shape (shapes=)."
+    return f"Sizes of {listed(names)} are guesses: give those that matter with --shape (shapes=)."

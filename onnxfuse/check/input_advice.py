@@ -8,9 +8,9 @@ import onnx
 from onnxfuse.check.input_shapes import size_name
 from onnxfuse.check.tensor_facts import Graph
 from onnxfuse.run.inputs import InputSpec
+from onnxfuse.wording import listed
 
 _RUNNING = re.compile(r"while running (\S+) node\. Name:'([^']*)'")
-_MOST_ARRAYS = 4
 
 
 def advice(
@@ -29,9 +29,8 @@ def advice(
     if any(other.kind != "tensor" for other in specs):
         return f"for {spec.describe()} as --inputs DIR, with a file input_0.pb and so on for each"
     first = [spec, *(other for other in specs if other is not spec)]
-    arrays = [_argument(other.name, _array(other, shapes[other.name])) for other in first[:_MOST_ARRAYS]]
-    more = ", …" if len(first) > _MOST_ARRAYS else ""
-    written = f'numpy.savez("inputs.npz", {", ".join(arrays)}{more})'
+    arrays = [_argument(other.name, _array(other, shapes[other.name])) for other in first]
+    written = f'numpy.savez("inputs.npz", {listed(arrays)})'
     return f"for {spec.describe()} as --inputs inputs.npz, which {written} writes"
 
 

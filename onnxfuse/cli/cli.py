@@ -285,7 +285,8 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 @_uncollected()
 def _inspect(arguments: argparse.Namespace) -> int:
-    from onnxfuse.planning.inspection import inspect, render_inspection
+    from onnxfuse.planning.inspection import inspect
+    from onnxfuse.planning.inspection_tables import render_inspection
 
     with Progress(arguments.verbosity) as progress:
         found = inspect(arguments.model, arguments.target, progress, **_plan_options(arguments))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from onnxfuse.cuda.attention.kernel import AttentionSource
-from onnxfuse.cuda.attention.recipe import AttentionRecipe
+from onnxfuse.cuda.attention.recipe import HEADER, AttentionRecipe
 from onnxfuse.cuda.attention.renderer import source_with as source_with_attention
 from onnxfuse.cuda.conv.candidates import candidates
 from onnxfuse.cuda.conv.case import ConvCase
@@ -91,3 +91,23 @@ def _tunings(recipe: Recipe) -> Iterator[Tuning]:
     yield HEURISTIC
     yield Tuning(main.vector)
     yield Tuning(main.vector, main.block)
+
+
+def source_of_recipe(
+    recipe: str, program: str, case: ConvCase | None
+) -> Source | ConvSource | NestSource | AttentionSource:
+    """The source of a fused node's kernels by the text of its recipe, and of its Program if it has one; ``case`` is
+    what a convolution computes.
+
+    Raises OnnxfuseError if another version rendered it, or it is none.
+    """
+    if recipe.startswith(HEADER):
+        return source_of_attention(AttentionRecipe.parse(recipe))
+    if case is not None:
+        return source_of_conv(case, ConvRecipe.parse(recipe))
+    parsed = Program.parse(program)
+    if parsed.reductions:
+        return source_of_nest(parsed, NestRecipe.parse(recipe))
+    if recipe.startswith(PartsRecipe.header):
+        return source_of_parts(parsed, PartsRecipe.parse(recipe))
+    return source_of(parsed, Recipe.parse(recipe))

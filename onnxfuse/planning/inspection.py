@@ -10,26 +10,16 @@ from typing import TYPE_CHECKING, Any
 from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import CONV, DOMAIN, NODES_KEY, kind_of
 from onnxfuse.report.byte_counts import traffic_of_kernel
-from onnxfuse.report.fused_region import FusedRegion, group_regions, listed_ops
-from onnxfuse.report.report import LeftAlone, NotCaptured, Report, group, group_by_reason
-from onnxfuse.report.tables import add_row, simple_table
+from onnxfuse.report.fused_region import FusedRegion
+from onnxfuse.report.report import Report
 from onnxfuse.run.given_shapes import fit_shapes
 from onnxfuse.run.inputs import input_specs, value_spec
-from onnxfuse.wording import plural, printable
+from onnxfuse.wording import listed
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
-
-    from onnxfuse.cuda.attention.kernel import AttentionSource
     from onnxfuse.cuda.conv.case import ConvCase
-    from onnxfuse.cuda.conv.kernel import ConvSource
-    from onnxfuse.cuda.kernel import Source
-    from onnxfuse.cuda.nest.kernel import NestSource
     from onnxfuse.model.graph import Model
 
-_SHOWN_NAMES = 3
-_SHOWN_REFUSALS = 5
 _PLANNED = ("rewrites", "fused", "left_alone", "convolutions", "not_captured", "refusals")
 """What of a report is known without running the model."""
 
@@ -63,7 +53,7 @@ class Inspection:
         for region in [*self.fused, *self.plan.fused]:
             if name in (region.name, region.overload):
                 return "\n".join(filter(None, (region.prologue, region.program)))
-        known = _listed([region.name for region in [*self.fused, *self.plan.fused]]) or "none"
+        known = listed([region.name for region in [*self.fused, *self.plan.fused]]) or "none"
         raise OnnxfuseError(f"no fused node {name!r} in {self.path}; there are: {known}")
 
     def cuda_source(self, name: str) -> str:
@@ -71,36 +61,14 @@ class Inspection:
 
         Raises OnnxfuseError if there is no such node, it has no kernels, or they were rendered by another version.
         """
-        from onnxfuse.cuda.attention.recipe import HEADER, AttentionRecipe
-        from onnxfuse.cuda.conv.recipe import ConvRecipe
-        from onnxfuse.cuda.nest.recipe import NestRecipe
-        from onnxfuse.cuda.parts_recipe import PartsRecipe
-        from onnxfuse.cuda.recipe import Recipe
-        from onnxfuse.cuda.rerender import (
-            source_of,
-            source_of_attention,
-            source_of_conv,
-            source_of_nest,
-            source_of_parts,
-        )
-        from onnxfuse.program import Program
+        from onnxfuse.cuda.rerender import source_of_recipe
 
         program = self.program(name)
         names = [region.name for region in self.fused if name in (region.name, region.overload)]
         node = next((node for node in names if node in self.recipes), None)
         if node is None:
             raise OnnxfuseError(f"fused node {name!r} has no CUDA kernels: optimize the model with --target cuda")
-        source: Source | ConvSource | NestSource | AttentionSource
-        if self.recipes[node].startswith(HEADER):
-            source = source_of_attention(AttentionRecipe.parse(self.recipes[node]))
-        elif node in self.cases:
-            source = source_of_conv(self.cases[node], ConvRecipe.parse(self.recipes[node]))
-        elif (reducing := Program.parse(program)).reductions:
-            source = source_of_nest(reducing, NestRecipe.parse(self.recipes[node]))
-        elif self.recipes[node].startswith(PartsRecipe.header):
-            source = source_of_parts(Program.parse(program), PartsRecipe.parse(self.recipes[node]))
-        else:
-            source = source_of(Program.parse(program), Recipe.parse(self.recipes[node]))
+        source = source_of_recipe(self.recipes[node], program, self.cases.get(node))
         return f"// sha256 of the source, with the prelude of onnxfuse: {source.sha256}\n{source.body}"
 
     def to_json(self) -> dict[str, Any]:
@@ -226,139 +194,3 @@ def _fused(model: "Model") -> Iterator[FusedRegion]:
                 nodes=str(node.metadata.get(NODES_KEY, "")).split(","),
                 after=traffic_of_kernel(node.inputs, node.outputs),
             )
-
-
-def render_inspection(found: Inspection, every_node: bool = False, brief: bool = False) -> "RenderableType":
-    """The tables that ``onnxfuse inspect`` prints; ``every_node`` lists all nodes that are not fused; ``brief``, as for
-    ``-q``, is one line."""
-    from rich.console import Group
-    from rich.text import Text
-
-    if brief:
-        done = f", {len(found.fused)} of them fused" if found.fused else ""
-        return Text(printable(f"{found.path}: {plural(found.nodes, 'node')}{done}; {_planned(found.plan)}"))
-    opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in found.opsets.items())
-    summary = [
-        f"{found.path}: IR {found.ir_version}, opsets {opsets}, by {found.producer or 'unknown'}",
-        *(f"input  {value}" for value in found.inputs),
-        *(f"output {value}" for value in found.outputs),
-        f"{plural(found.nodes, 'node')}: " + ", ".join(f"{count} {op}" for op, count in found.operators.items()),
-    ]
-    parts: list[RenderableType] = [Text(printable(line)) for line in summary]
-    if found.fused:
-        parts.append(_regions("fused node", found.fused))
-    plan = found.plan
-    if plan.rewrites:
-        parts.append(_rewrites(plan))
-    if plan.fused:
-        parts.append(_regions("optimize would fuse", plan.fused))
-    if plan.convolutions:
-        parts.append(_convolutions(plan, every_node))
-    if plan.left_alone:
-        parts.append(_left_alone_nodes(plan.left_alone) if every_node else _left_alone_reasons(plan.left_alone))
-    if plan.not_captured:
-        parts.append(_not_captured(plan.not_captured, every_node))
-    elif capture := plan.describe_capture():
-        parts.append(Text(capture))
-    if plan.refusals:
-        parts.append(_refusals(plan, every_node))
-    if not (found.fused or plan.fused or plan.left_alone):
-        parts.append(Text("no elementwise nodes"))
-    return Group(*parts)
-
-
-def _planned(plan: Report) -> str:
-    nodes = sum(len(region.ops) for region in plan.fused)
-    fused = f"{plural(nodes, 'node')} into {len(plan.fused)}" if plan.fused else "nothing"
-    return f"optimize would fuse {fused}, with {plural(len(plan.rewrites), 'rewrite')}"
-
-
-def _rewrites(plan: Report) -> "Table":
-    table = simple_table("optimize would rewrite", "places", "for example")
-    for rule, rewrites in plan.rewrites_by_rule():
-        add_row(table, rule, str(len(rewrites)), _listed(list(rewrites[0].nodes)))
-    return table
-
-
-def _refusals(plan: Report, every_node: bool) -> "RenderableType":
-    """The rules that matched and did not apply, by reason; of many reasons the most frequent."""
-    from rich.console import Group
-    from rich.text import Text
-
-    groups = plan.refusals_by_reason()
-    shown = groups if every_node else groups[:_SHOWN_REFUSALS]
-    table = simple_table("not rewritten by", "because", "places", "for example")
-    for (rule, reason), items in shown:
-        names = [item.node for item in items]
-        add_row(table, rule, reason, str(len(items)), ", ".join(names) if every_node else _listed(names))
-    if len(shown) == len(groups):
-        return table
-    return Group(table, Text(f"and {plural(len(groups) - len(shown), 'more reason')}: --all lists them"))
-
-
-def _convolutions(plan: Report, every_node: bool) -> "Table":
-    """The convolutions by what computes them and why."""
-    table = simple_table("convolutions", "because", "nodes", "for example")
-    for (kind, reason), items in plan.convolutions_by_choice():
-        names = [item.node for item in items]
-        add_row(table, kind, reason, str(len(items)), ", ".join(names) if every_node else _listed(names))
-    return table
-
-
-def _not_captured(items: list[NotCaptured], every_node: bool) -> "Table":
-    """What keeps a CUDA graph of the model from being captured, by reason."""
-    table = simple_table("no CUDA graph because", "nodes", "operators", "for example")
-    for reason, items_of_one in group(items, lambda item: item.reason):
-        names = [item.node for item in items_of_one]
-        operators = ", ".join(dict.fromkeys(item.op for item in items_of_one))
-        add_row(table, reason, str(len(names)), operators, ", ".join(names) if every_node else _listed(names))
-    return table
-
-
-def _left_alone_nodes(items: list[LeftAlone]) -> "Table":
-    table = simple_table("not fused", "operator", "because")
-    for item in items:
-        add_row(table, item.node, item.op, item.reason)
-    return table
-
-
-def _left_alone_reasons(items: list[LeftAlone]) -> "Table":
-    table = simple_table("not fused because", "nodes", "operators", "for example")
-    for reason, items_of_one in group_by_reason(items):
-        operators = ", ".join(dict.fromkeys(item.op for item in items_of_one))
-        add_row(table, reason, str(len(items_of_one)), operators, _listed([item.node for item in items_of_one]))
-    return table
-
-
-def _regions(title: str, regions: list[FusedRegion]) -> "RenderableType":
-    """Those of equal shape in a row, first what moves the most."""
-    from rich.console import Group
-
-    table = simple_table(title, "nodes", "operators", "shape", "each reads and writes", "for example")
-    table.columns[0].no_wrap = True  # names of kinds, which no line need break
-    groups = sorted(group_regions(regions), key=lambda group: -group.after)
-    for group_of in groups:
-        region = group_of.first
-        names = [each.name for each in group_of.regions]
-        cells = str(len(region.ops)), listed_ops(region.ops), region.describe_shape(), _traffic(region)
-        add_row(table, group_of.title, *cells, names[0] + (", …" if len(names) > 1 else ""))
-    parts = [table]
-    for what, column in (("nest", "reduces in"), ("skeleton", "kernel")):
-        found = [each for each in groups if getattr(each.first, what)]
-        if found:
-            parts.append(simple_table(column, "nodes", "each reads and writes", "for example"))
-        for each in found:
-            names = [region.name for region in each.regions]
-            add_row(parts[-1], getattr(each.first, what), str(len(names)), _traffic(each.first), _listed(names))
-    return Group(*parts)
-
-
-def _traffic(region: FusedRegion) -> str:
-    """What goes through memory, where it was counted."""
-    if region.after is None:
-        return "?"
-    return f"{region.after.reads.text({})}, {region.after.writes.text({})}"
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_SHOWN_NAMES]) + (", …" if len(names) > _SHOWN_NAMES else "")

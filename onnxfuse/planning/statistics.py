@@ -31,11 +31,11 @@ from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
 from onnxfuse.program.lowering import is_elementwise
 from onnxfuse.report.byte_counts import Bytes, touched
 from onnxfuse.report.remaining import PRODUCTS
+from onnxfuse.wording import listed
 
 if TYPE_CHECKING:
     from onnxfuse.model.graph import Model
 
-_SHOWN_SHAPES = 4
 _NO_LAUNCH = {
     *("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Optional", "OptionalGetElement"),
     *("If", "Loop", "Scan", "Constant"),
@@ -99,7 +99,7 @@ class Example:
     def describe(self) -> str:
         """The shapes as ``--shape`` takes them; of many inputs the first few."""
         shapes = [f"{name}={'x'.join(map(str, shape))}" for name, shape in self.shapes.items()]
-        return ", ".join(shapes[:_SHOWN_SHAPES]) + (", …" if len(shapes) > _SHOWN_SHAPES else "")
+        return listed(shapes)
 
     def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""

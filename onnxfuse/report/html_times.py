@@ -2,6 +2,7 @@
 
 from onnxfuse.report.html_parts import pair_of_bars, table, text
 from onnxfuse.report.profile import NodeTime, Profile, milliseconds
+from onnxfuse.wording import listed
 
 _MOST_OPERATORS = 15
 _MOST_NODES = 20
@@ -42,6 +43,5 @@ def _name(node: NodeTime) -> str:
     name = f"<code>{text(node.name or '(no name)')}</code>"
     if not node.stands_for:
         return name
-    shown = ", ".join(f"<code>{text(each)}</code>" for each in node.stands_for[:_MOST_NAMES])
-    more = ", …" if len(node.stands_for) > _MOST_NAMES else ""
-    return f'{name}<br><span class="soft">for {shown}{more}</span>'
+    shown = listed([f"<code>{text(each)}</code>" for each in node.stands_for], _MOST_NAMES)
+    return f'{name}<br><span class="soft">for {shown}</span>'
