@@ -22,12 +22,13 @@ import onnx
 import onnxfuse
 from onnxfuse.cuda.arch import COMMON
 from onnxfuse.cuda.elementwise.renderer import HEURISTIC, Tuning, render
-from onnxfuse.cuda.embed import RECIPE, elementwise_nodes, text_attribute
+from onnxfuse.cuda.embed import RECIPE, elementwise_nodes
 from onnxfuse.cuda.kernel import Access, Source
 from onnxfuse.cuda.parts_recipe import PartsRecipe
 from onnxfuse.cuda.recipe import Recipe
 from onnxfuse.cuda.rerender import tuning_of
 from onnxfuse.model.graph import Model
+from onnxfuse.model.graph_ir import text_attribute
 from onnxfuse.program import Program
 from tools.zoo_sources import ROOT, write_files
 

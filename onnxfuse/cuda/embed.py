@@ -29,6 +29,7 @@ from onnxfuse.cuda.report import CudaReport, KernelReport, KernelUse
 from onnxfuse.cuda.strided import Dim
 from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, REDUCTION, Kind
 from onnxfuse.model.graph import Model
+from onnxfuse.model.graph_ir import text_attribute
 from onnxfuse.model.replacing import Replacement, writing
 from onnxfuse.program import Program
 
@@ -83,12 +84,6 @@ def _program_nodes(model: Model, kind: Kind, has_kernels: Callable[[Program], bo
         program = Program.parse(text_attribute(node, "program"))
         if has_kernels(program):
             yield ProgramNode(node, program)
-
-
-def text_attribute(node: gs.Node, name: str) -> str:
-    """A string attribute of a node; empty if it has none."""
-    value = node.attrs.get(name, "")
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def embed(model: Model, fitter: Fitter, options: CudaOptions) -> CudaReport:

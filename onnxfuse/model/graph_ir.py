@@ -271,6 +271,12 @@ def standard_op(node: gs.Node) -> str:
     return str(node.op) if node.domain in STANDARD_DOMAINS else ""
 
 
+def text_attribute(node: gs.Node, name: str, default: str = "") -> str:
+    """A string attribute of a node, which has it as bytes where it is no text."""
+    value = node.attrs.get(name, default)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
 def permutation_of(node: gs.Node, rank: int | None = None) -> list[int] | None:
     """The axes of what a Transpose reads in the order of its result's, by default backwards.
 

@@ -146,7 +146,8 @@ def inspect(
 
 
 def _recipes(model: "Model") -> dict[str, str]:
-    from onnxfuse.cuda.embed import RECIPE, text_attribute
+    from onnxfuse.cuda.embed import RECIPE
+    from onnxfuse.model.graph_ir import text_attribute
 
     nodes = [node for graph in model.graphs() for node in graph.nodes if node.domain == DOMAIN]
     return {
@@ -169,7 +170,7 @@ def _cases(model: "Model") -> "dict[str, ConvCase]":
 
 
 def _fused(model: "Model") -> Iterator[FusedRegion]:
-    from onnxfuse.cuda.embed import text_attribute
+    from onnxfuse.model.graph_ir import text_attribute
 
     for graph in model.graphs():
         for node in graph.nodes:

@@ -11,6 +11,7 @@ from onnxfuse.cuda.strided import Dim
 from onnxfuse.fused.kinds import CONV, TF32_KEY
 from onnxfuse.model import dtypes
 from onnxfuse.model.graph import Model
+from onnxfuse.model.graph_ir import text_attribute
 from onnxfuse.program import Program, ProgramError
 
 
@@ -33,8 +34,8 @@ def fused_convolutions(model: Model) -> Iterator[FusedConv]:
 def case_of(node: gs.Node) -> ConvCase:
     """What a fused node computes.  Raises ProgramError, which names the node, for one that does not validate."""
     try:
-        epilogue = Program.parse(text(node, "program"))
-        prologue = Program.parse(text(node, "prologue")) if "prologue" in node.attrs else None
+        epilogue = Program.parse(text_attribute(node, "program"))
+        prologue = Program.parse(text_attribute(node, "prologue")) if "prologue" in node.attrs else None
         if len(node.inputs) < 2 or not epilogue.inputs or (prologue is not None and not prologue.inputs):
             raise ProgramError("an input is missing")
         before = 0 if prologue is None else len(prologue.inputs) - 1
@@ -49,14 +50,8 @@ def case_of(node: gs.Node) -> ConvCase:
         raise ProgramError(f"fused convolution {node.name!r}: {error}") from error
 
 
-def text(node: gs.Node, name: str) -> str:
-    """A string attribute of a node; empty if it has none."""
-    value = node.attrs.get(name, "")
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
-
-
 def _convolution(node: gs.Node, dtype: str) -> Convolution:
-    operator, weights = text(node, "operator"), _integers(node, "weight_shape")
+    operator, weights = text_attribute(node, "operator"), _integers(node, "weight_shape")
     if operator != PRODUCT and operator not in OPERATORS:
         raise ProgramError(f"operator {operator!r}")
     real = _shape(node.inputs[1])
@@ -84,7 +79,7 @@ def _convolution(node: gs.Node, dtype: str) -> Convolution:
         strides=_integers(node, "strides"),
         dilations=_integers(node, "dilations"),
         pads=_integers(node, "pads") if "pads" in node.attrs else None,
-        auto_pad=text(node, "auto_pad"),
+        auto_pad=text_attribute(node, "auto_pad"),
         output_padding=_integers(node, "output_padding") if transposed else (0,) * len(kernel),
     )
 

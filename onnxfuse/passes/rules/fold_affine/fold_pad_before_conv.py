@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.model.graph_ir import Node
+from onnxfuse.model.graph_ir import Node, text_attribute
 from onnxfuse.passes.rules.fold_affine.linear import auto_pad
 from onnxfuse.rewrite.matcher import Match
 from onnxfuse.rewrite.pattern import Ops
@@ -60,8 +60,7 @@ class FoldPadBeforeConv(RewriteRule):
 def _sizes(match: Match, rank: int) -> Any:
     """How much a Pad of zeros adds before and behind each axis, (2, rank).  Raises Refusal for any other Pad."""
     pad: Node = match.node("pad")
-    mode = pad.attrs.get("mode", "constant")
-    if (mode.decode(errors="replace") if isinstance(mode, bytes) else mode) != "constant":
+    if text_attribute(pad, "mode", "constant") != "constant":
         raise Refusal("it does not pad with zeros")
     sizes, value, axes = (
         match.constant(name) if match.get(name) is not None else None for name in ("sizes", "value", "axes")

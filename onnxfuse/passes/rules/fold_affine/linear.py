@@ -15,7 +15,7 @@ import numpy as np
 import onnx_graphsurgeon as gs
 
 from onnxfuse.model.constants import Array, constant_value, domain_of, dtype_of, is_constant, shape_of
-from onnxfuse.model.graph_ir import Node
+from onnxfuse.model.graph_ir import Node, text_attribute
 from onnxfuse.passes.rules.fold_affine.affine import FOLDABLE_DTYPES, Affine, Axis
 from onnxfuse.rewrite.rule import Builder, Refusal
 
@@ -193,8 +193,7 @@ def _refusing() -> Iterator[None]:
 
 def auto_pad(node: Node) -> str:
     """How a convolution pads its input; NOTSET: as ``pads`` tells."""
-    value = node.attrs.get("auto_pad", "NOTSET")
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return text_attribute(node, "auto_pad", "NOTSET")
 
 
 def pads(node: Node) -> bool:
@@ -202,16 +201,20 @@ def pads(node: Node) -> bool:
     return auto_pad(node) == "NOTSET" and any(node.attrs.get("pads", ()))
 
 
-class Conv(Linear):
-    """Weights (outputs, inputs / groups, *kernel)."""
-
-    op_type = "Conv"
+class Grouped(Linear):
+    """A convolution, whose weights are of ``groups`` along their first axis."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self.groups = int(node.attrs.get("group", 1))
         if len(self.shape) < 3 or self.groups < 1 or self.shape[0] % self.groups:
-            raise Refusal("the weights of Conv do not fit its groups")
+            raise Refusal(f"the weights of {self.op_type} do not fit its groups")
+
+
+class Conv(Grouped):
+    """Weights (outputs, inputs / groups, *kernel)."""
+
+    op_type = "Conv"
 
     def values(self) -> tuple[Array, Array]:
         """Weight and bias in float64, the bias of shape () or (outputs,).  Raises Refusal for weights that are not
@@ -248,16 +251,10 @@ class Conv(Linear):
         return None
 
 
-class ConvTranspose(Linear):
+class ConvTranspose(Grouped):
     """Weights (inputs, outputs / groups, *kernel)."""
 
     op_type = "ConvTranspose"
-
-    def __init__(self, node: Node) -> None:
-        super().__init__(node)
-        self.groups = int(node.attrs.get("group", 1))
-        if len(self.shape) < 3 or self.groups < 1 or self.shape[0] % self.groups:
-            raise Refusal("the weights of ConvTranspose do not fit its groups")
 
     @property
     def output_axis(self) -> Axis:
