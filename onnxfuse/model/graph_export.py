@@ -99,7 +99,7 @@ class Export:
         fused = any(node.domain == DOMAIN for part in walk(graph) for node in part.nodes)
         if source.HasField("ir_version") or fused:
             self.proto.ir_version = max(source.ir_version, FUSED_IR_VERSION) if fused else source.ir_version
-        self._write_opsets(source, opsets, domains)
+        self._write_opsets(source, opsets, domains | ({DOMAIN} if fused else set()))
         if source.HasField("graph"):
             self._write_graph(graph, self.proto.graph)
             if source.HasField("ir_version") and source.ir_version < INITIALIZER_IR_VERSION:

@@ -7,6 +7,7 @@ from onnx import helper, parser
 from onnx.reference import ReferenceEvaluator
 
 import onnxfuse
+from onnxfuse.files.model_io import load_proto
 from onnxfuse.fused.functions import finish_functions
 from onnxfuse.fused.kinds import ELEMENTWISE, KINDS, NHWC_CONV
 from onnxfuse.planning.inspection import inspect
@@ -204,3 +205,16 @@ def test_functions_that_call_fused_nodes_follow() -> None:
     x = np.linspace(-3, 3, 128, dtype=np.float32).reshape(2, 64)
     (actual,) = ReferenceEvaluator(result).run(None, {"x": x})  # ONNX Runtime runs no such model
     np.testing.assert_allclose(actual, np.abs(np.sin(x)), 1e-6)
+
+
+def test_a_pass_that_takes_the_graph_of_another_model_keeps_the_import() -> None:
+    """Whose fused nodes were not made in this one."""
+    text = (
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 64] x) => (float[n, 64] y) { a = Exp(x) y = Mul(a, x) }'
+    )
+    original = parser.parse_model(text)
+    fused = onnxfuse.optimize(original, "cpu", "fuse-elementwise", check=False).model
+    assert fusing.fused_nodes(fused)
+    taken = load_proto(original)
+    taken.graph = load_proto(fused).graph
+    assert "onnxfuse" in {opset.domain for opset in taken.to_proto().opset_import}
