@@ -24,6 +24,7 @@ enum class Link : uint8_t {
   HardGateSS,  // the value times its HardSigmoidSS
   Sqrt, Round, Floor, Ceil,
   Exp, Log, Tanh, Erf, Sigmoid, Softplus, Mish, Gelu, GeluTanh,  // f32 only
+  Silu,  // the value times its Sigmoid; f32 only
   Keep,  // store the value to `operand` and go on
   // Keep the value in a register, and combine the value with the one kept last; where KernelTable::second_value.
   Save, AddR, SubR, RSubR, MulR, DivR, RDivR,
@@ -34,7 +35,7 @@ constexpr int link_reads(Link link) {
   switch (link) {
     case Link::MulSelf: case Link::Neg: case Link::Abs: case Link::Reciprocal: case Link::Relu: case Link::HardSwish:
     case Link::Exp: case Link::Log: case Link::Tanh: case Link::Erf: case Link::Sigmoid: case Link::Softplus:
-    case Link::Mish: case Link::Gelu: case Link::GeluTanh: case Link::Sqrt: case Link::Round: case Link::Floor:
+    case Link::Mish: case Link::Gelu: case Link::GeluTanh: case Link::Silu: case Link::Sqrt: case Link::Round: case Link::Floor:
     case Link::Ceil: case Link::Keep: case Link::Save: case Link::AddR: case Link::SubR: case Link::RSubR:
     case Link::MulR: case Link::DivR: case Link::RDivR:
       return 0;

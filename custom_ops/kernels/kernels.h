@@ -221,6 +221,7 @@ struct FetchedRange {
 };
 
 // A chain over rows of floats; and what that makes of each reduced, unless `results` is null: results[r] is what row r comes to.
+// Or what it makes of all rows, unless `columns` is null: columns[i] is what their elements i come to, one row after the other.
 struct RowPass {
   const float* in;
   ptrdiff_t in_step;  // bytes from one row to the next
@@ -232,6 +233,7 @@ struct RowPass {
   Mapped map;
   float* results;
   float* squares;  // the sums of squares, beside plain sums; null where nobody asks for them
+  float* columns;
   bool mean;       // results, and squares, are divided by the number of elements
   bool mean_squares;
   bool streams;    // the chain's results go past the caches, where rows begin at whole vectors

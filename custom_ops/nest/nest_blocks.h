@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "kernels/kernels.h"
-#include "nest/nest_space.h"
 #include "nest/program_part.h"
 #include "nest/reduce_tensor.h"
 #include "plan/plan.h"
@@ -44,13 +43,15 @@ struct BlockPass {
   std::shared_ptr<const Plan> plan;  // of one stage; null where there is none
   std::vector<BlockPlace> inputs;
   std::vector<BlockPlace> outputs;
-  // Whether it is one chain over rows (row_chain.h), whose results the phase's first reduction takes from registers; and whether
-  // these are read later, and so stored as well.
+  // Whether it is one chain over rows (row_chain.h); how many of the phase's reductions, the first ones, take its results from
+  // registers, one, or a sum and then one of squares; and whether these are read later, and so stored as well.
   bool is_row_chain = false;
   std::vector<RowOperand> row_operands;  // (row_operands)
+  // Of what the chain takes for a row the elements, where a row has several: runs between which operands change.
+  int64_t run_in_row = 0;
   std::vector<std::vector<RowOperand>> value_operands;  // of results, where rows go in groups (value_operands)
   size_t buffer = 0;  // likewise, of the thread's memory where what its steps hand on is
-  bool reduces = false;
+  size_t joined = 0;
   bool stores = true;
   // Of the memory that a thread runs blocks in, the bytes where its runner is, and the pointers to its tensors.
   size_t runner = 0;

@@ -1,6 +1,7 @@
 // Runs blocks of a Program that reduces (nest_blocks.h).
 #include <algorithm>
 
+#include "nest/block_fetch.h"
 #include "nest/nest_blocks.h"
 #include "nest/nest_layout.h"
 #include "platform/cache_lines.h"
@@ -12,6 +13,9 @@
 
 namespace onnxfuse {
 namespace {
+
+// Of columns that one chain makes, so many rows are joined in registers before they are joined with all before.
+constexpr int64_t kChainedColumnRows = 16;
 
 // One thread's view of blocks: the memory that they work in.
 class BlockRunner {
@@ -26,7 +30,8 @@ class BlockRunner {
         memory_(memory),
         kept_(memory + blocks.runner_bytes),
         results_(results),
-        partials_(partials) {
+        partials_(partials),
+        fetch_(blocks, inputs) {
     for (const BlockPhase& phase : blocks.phases) {
       prepare(phase.results);
       prepare(phase.elements);
@@ -37,7 +42,7 @@ class BlockRunner {
   void run_block(int64_t block, int64_t next) {
     const Region region = region_of(block);
     if (blocks_.group_rows > 0) return run_row_groups(region);
-    fetch_from(next);
+    fetch_.begin(next);
     if (blocks_.part > 0) {
       for (const BlockPhase& phase : blocks_.phases) {
         compute_results(phase, region);
@@ -54,16 +59,17 @@ class BlockRunner {
         continue;
       }
       if (phase.elements.plan != nullptr) {
-        fetch_some();
-        char* const out = phase.elements.reduces ? address(phase.reductions[0].out, region) : nullptr;
-        compute_elements(phase, region, region.results, out);
+        fetch_.some();
+        const auto out = [&](size_t i) { return i < phase.elements.joined ? address(phase.reductions[i].out, region) : nullptr; };
+        const int64_t run = phase.elements.run_in_row;
+        compute_elements(phase, region, run > 0 ? region.length / run : region.results, out(0), out(1));
       }
-      for (const BlockReduction& one : phase.reductions) {
-        fetch_some();
-        if (phase.elements.reduces && &one == phase.reductions.data()) {
-          finish(one, region);
+      for (size_t i = 0; i < phase.reductions.size(); ++i) {
+        fetch_.some();
+        if (i < phase.elements.joined) {
+          finish(phase.reductions[i], region);
         } else {
-          reduce(one, region);
+          reduce(phase.reductions[i], region);
         }
       }
     }
@@ -106,10 +112,11 @@ class BlockRunner {
       }
       for (const BlockReduction& one : phase.reductions) reduce_in(pass, one, phase.reductions.size() > 1, region);
     }
-    set_ranges(region.first + blocks_.group_rows * geometry_.run, blocks_.group_rows * geometry_.run);
+    const int64_t group_elements = blocks_.group_rows * geometry_.run;
+    fetch_.set_ranges(region.first + group_elements, group_elements);
     const auto group = static_cast<size_t>(blocks_.group_rows);
     kernels().chain_rows({passes, static_cast<size_t>(end - passes), static_cast<size_t>(region.results), group,
-                          static_cast<size_t>(geometry_.run), ranges_, range_count_});
+                          static_cast<size_t>(geometry_.run), fetch_.ranges(), fetch_.range_count()});
   }
 
   // What a pass makes of rows comes to, alone or beside another sum.
@@ -131,45 +138,45 @@ class BlockRunner {
   void run_groups(const BlockPhase& phase, const Region& columns) {
     if (phase.elements.plan == nullptr && phase.reductions.empty()) return;
     const int64_t segments = geometry_.segment_count;
+    if (phase.elements.is_row_chain) return run_column_chain(phase, columns);
     for (int64_t row = 0; row < segments; row += blocks_.group) {
       const Region region = rows_of(columns, row, std::min(blocks_.group, segments - row));
       before_ = row * columns.results;
-      fetch_rows(columns, row);
-      if (phase.elements.plan != nullptr) compute_elements(phase, region, region.results, nullptr);
+      fetch_.rows(columns, row);
+      if (phase.elements.plan != nullptr) compute_elements(phase, region, region.results, nullptr, nullptr);
       for (const BlockReduction& one : phase.reductions) reduce_to(one, region, address(one.out, region), row == 0);
     }
     before_ = 0;
     for (const BlockReduction& one : phase.reductions) finish(one, columns);
   }
 
-  // While the rows from `row` on are computed: what comes behind them, or some rows of the next block.
-  void fetch_rows(const Region& columns, int64_t row) {
-    if (blocks_.fetched.empty()) return;
-    const int64_t segments = geometry_.segment_count;
-    if (blocks_.fetched_at_once > 0) {
-      const int64_t count = std::min(blocks_.fetched_at_once, segments - fetched_);
-      if (next_ < 0 || count <= 0) return;
-      fetch(rows_of(region_of(next_), fetched_, count));
-      fetched_ += count;
-      return;
+  // The same where what is made of them is one chain, and reduced in registers: some rows one after the other, which are joined
+  // with all before, so that sums of many rows are as exact as those of vectors of rows.
+  void run_column_chain(const BlockPhase& phase, const Region& columns) {
+    const BlockPass& elements = phase.elements;
+    const BlockReduction& one = phase.reductions[0];
+    const Op combine = info(one.reduce).combine;
+    const auto n = static_cast<size_t>(columns.results);
+    const ReduceKernels joins = kernels().find_reduction(combine, one.type, Mapped::Plain);
+    const Stage& stage = elements.plan->stages[0];
+    const auto* const tensors = reinterpret_cast<const void* const*>(memory_ + elements.pointers);
+    ChainLink links[kMaxChainLinks];
+    OperandSteps steps[kMaxChainLinks];
+    for (int64_t row = 0; row < geometry_.segment_count; row += kChainedColumnRows) {
+      const Region region = rows_of(columns, row, std::min(kChainedColumnRows, geometry_.segment_count - row));
+      place_tensors(elements, region);
+      RowPass pass{};
+      place_row_pass(stage, stage.steps[0], elements.row_operands, {tensors, region.first, region.first / geometry_.columns, 0},
+                     &pass, links, steps);
+      pass.out = nullptr;
+      pass.combine = combine;
+      pass.map = one.map;
+      pass.columns = reinterpret_cast<float*>(address(one.in, region));
+      const auto rows = static_cast<size_t>(region.length * region.count) / n;
+      kernels().chain_rows({&pass, 1, rows, rows, n, nullptr, 0});
+      joins.columns({pass.columns, 1, n, n, address(one.out, region), row == 0});
     }
-    const int64_t behind = row + blocks_.group;
-    if (behind < segments) {
-      fetch(rows_of(columns, behind, std::min(blocks_.group, segments - behind)));
-    } else if (next_ >= 0) {
-      fetch(rows_of(region_of(next_), 0, std::min(blocks_.group, segments)));
-    }
-  }
-
-  void fetch(const Region& region) const {
-    for (const BlockPlace& place : blocks_.fetched) {
-      const char* const from = static_cast<const char*>(inputs_[place.at]) + place.offset;
-      for (int64_t i = 0; i < region.count; ++i) {
-        const char* const run = from + static_cast<size_t>(region.first + i * region.step) * place.size;
-        const char* const end = run + static_cast<size_t>(region.length) * place.size;
-        for (const char* line = run; line < end; line += kCacheLine) __builtin_prefetch(line, 0, 2);
-      }
-    }
+    finish(one, columns);
   }
 
   void compute_results(const BlockPhase& phase, const Region& region) {
@@ -181,13 +188,16 @@ class BlockRunner {
   void run_parts(const BlockPhase& phase, int64_t block, int64_t first, int64_t end) {
     const Region whole = region_of(block);
     block_first_ = whole.first;
+    if (const int64_t run = phase.elements.run_in_row; run > 0) {
+      return compute_elements(phase, whole, whole.length / run, nullptr, nullptr);
+    }
     for (int64_t part = first; part < end;) {
       // To a chain over rows, parts of the same length are rows that lie one after the other.
       const int64_t alike = phase.parts_are_rows ? whole.length / blocks_.part - part : 1;
       const int64_t count = std::clamp<int64_t>(alike, 1, end - part);
       Region region = part_of(whole, part);
       region.length *= count;
-      fetch_some();
+      fetch_.some();
       run_part(phase, region, part, count);
       part += count;
     }
@@ -195,16 +205,17 @@ class BlockRunner {
 
   // `count` parts from `part` on, which `region` has together.
   void run_part(const BlockPhase& phase, const Region& region, int64_t part, int64_t count) {
+    const size_t joined = phase.elements.joined;
+    char* out[2] = {nullptr, nullptr};  // of what is joined
     char* partials = partials_;
-    const auto at = [&](const BlockReduction& one) {
-      return partials + static_cast<size_t>(part) * static_cast<size_t>(region.results) * one.out.size;
-    };
-    const bool reduces = phase.elements.reduces;
-    if (phase.elements.plan != nullptr) compute_elements(phase, region, count, reduces ? at(phase.reductions[0]) : nullptr);
-    for (const BlockReduction& one : phase.reductions) {
-      if (!reduces || &one != phase.reductions.data()) reduce_to(one, region, at(one));
+    const auto next = [&](const BlockReduction& one) {
+      char* const at = partials + static_cast<size_t>(part) * static_cast<size_t>(region.results) * one.out.size;
       partials += partials_of(one);
-    }
+      return at;
+    };
+    for (size_t i = 0; i < joined; ++i) out[i] = next(phase.reductions[i]);
+    if (phase.elements.plan != nullptr) compute_elements(phase, region, count, out[0], out[1]);
+    for (size_t i = joined; i < phase.reductions.size(); ++i) reduce_to(phase.reductions[i], region, next(phase.reductions[i]));
   }
 
   // What the parts of a block come to together.
@@ -227,43 +238,6 @@ class BlockRunner {
     std::fill_n(pointers, pass.inputs.size() + pass.outputs.size(), memory_);
     auto** const written = const_cast<void**>(pointers + pass.inputs.size());
     make_runner(pass.part.program, pass.plan->stages[0], {pointers, written, nullptr}, memory_ + pass.runner);
-  }
-
-  void fetch_from(int64_t block) {
-    fetched_ = fetch_end_ = 0;
-    range_count_ = 0;
-    next_ = block;
-    if (blocks_.group > 0) return;
-    if (block < 0 || blocks_.fetched.empty()) return;
-    const Region region = region_of(block);
-    if (region.count > 1) return;
-    if (blocks_.fetching_chains > 0) {
-      set_ranges(region.first, region.length);
-      return;
-    }
-    fetch_first_ = region.first;
-    fetch_end_ = region.length;
-  }
-
-  // Chains over rows fetch so many elements of each tensor, from `first` on.
-  void set_ranges(int64_t first, int64_t length) {
-    range_count_ = 0;
-    for (const BlockPlace& place : blocks_.fetched) {
-      const char* const begin = static_cast<const char*>(inputs_[place.at]) + place.offset + static_cast<size_t>(first) * place.size;
-      const size_t step = kFetchElements * place.size / static_cast<size_t>(blocks_.fetching_chains);
-      ranges_[range_count_++] = {begin, begin, begin + static_cast<size_t>(length) * place.size, step};
-    }
-  }
-
-  void fetch_some() {
-    const int64_t end = std::min(fetch_end_, fetched_ + blocks_.fetched_at_once);
-    for (const BlockPlace& place : blocks_.fetched) {
-      const char* const from = static_cast<const char*>(inputs_[place.at]) + place.offset;
-      const char* const first = from + static_cast<size_t>(fetch_first_ + fetched_) * place.size;
-      const char* const last = from + static_cast<size_t>(fetch_first_ + end) * place.size;
-      for (const char* line = first; line < last; line += kCacheLine) __builtin_prefetch(line, 0, 2);
-    }
-    fetched_ = end;
   }
 
   Region part_of(const Region& region, int64_t part) const { return onnxfuse::part_of(blocks_, region, part); }
@@ -300,16 +274,17 @@ class BlockRunner {
   }
 
   // What `count` rows of elements, or parts of one, come to goes to `results`, where the pass reduces them.
-  void compute_elements(const BlockPhase& phase, const Region& region, int64_t count, char* results) {
+  void compute_elements(const BlockPhase& phase, const Region& region, int64_t count, char* results, char* squares) {
     const BlockPass& pass = phase.elements;
     if (!pass.is_row_chain) return compute(pass, region);
     place_tensors(pass, region);
     RowReduction rows{region.first, region.first_result, count, region.length / count, blocks_.part > 0,
-                      Op::Add, Mapped::Plain, pass.stores, nullptr, ranges_, range_count_};
-    if (pass.reduces) {
+                      Op::Add, Mapped::Plain, pass.stores, nullptr, nullptr, fetch_.ranges(), fetch_.range_count()};
+    if (pass.joined > 0) {
       rows.combine = info(phase.reductions[0].reduce).combine;
       rows.map = phase.reductions[0].map;
       rows.results = reinterpret_cast<float*>(results);
+      rows.squares = reinterpret_cast<float*>(squares);
     }
     const auto* const tensors = reinterpret_cast<const void* const*>(memory_ + pass.pointers);
     run_row_chain(pass.part.program, pass.plan->stages[0], pass.row_operands, tensors, pass.inputs.size(), rows);
@@ -414,14 +389,7 @@ class BlockRunner {
   char* const kept_;
   char* const results_;
   char* const partials_;
-  int64_t next_ = -1;  // the next block
-  // Of the next block: the first element, how many there are, and how many have been fetched.
-  int64_t fetch_first_ = 0;
-  int64_t fetch_end_ = 0;
-  int64_t fetched_ = 0;
-  // Likewise, where chains over rows fetch it.
-  FetchedRange ranges_[kMostFetched];
-  size_t range_count_ = 0;
+  BlockFetch fetch_;
   int64_t before_ = 0;  // elements of the block before the group that is computed
   int64_t block_first_ = 0;  // the first element of the block whose parts are computed
 };

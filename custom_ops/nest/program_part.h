@@ -1,4 +1,5 @@
-// Parts of a Program that reduces: its phases, and some of its instructions as a Program of their own, which reduces nothing.
+// Parts of a Program that reduces: its phases, the space of what it reduces, and some of its instructions as a Program of their
+// own, which reduces nothing.
 #ifndef ONNXFUSE_PROGRAM_PART_H_
 #define ONNXFUSE_PROGRAM_PART_H_
 
@@ -20,6 +21,22 @@ struct Phases {
 };
 
 Phases find_phases(const Program& program);
+
+// What is known of the shapes of a Program (resolve_shapes).
+struct NestShapes {
+  const Program& program;
+  const std::vector<Shape>& inputs;
+  const std::vector<Shape>& values;
+};
+
+// Whether two shapes are one, but for sizes of 1 before all others.
+bool is_same(const Shape& a, const Shape& b);
+
+// The shape to which all values that are needed are broadcast, and so are those that are reduced; false if there is none.
+bool find_space(const NestShapes& shapes, const Phases& phases, Shape* space);
+
+// Values that are computed before any block: those without reductions before them that are of another shape than the rows.
+std::vector<bool> values_before(const NestShapes& shapes, const Phases& phases);
 
 // A value that a part computes for others, in the type that it is computed in, or for an output.
 struct PartResult {

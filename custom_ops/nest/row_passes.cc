@@ -30,6 +30,21 @@ class RowPasses {
     for (BlockPhase& phase : blocks_.phases) phase.parts_are_rows = computes_parts_alike(phase);
   }
 
+  // Where a phase does no more than reduce what one chain makes of columns, it does so in registers.
+  void join_columns() {
+    if (blocks_.block_columns < kShortestChain) return;
+    for (BlockPhase& phase : blocks_.phases) {
+      const BlockPass before = phase.elements;
+      if (phase.reductions.size() != 1) continue;
+      chain_rows(&phase);
+      find_stores(&phase);
+      BlockPass& pass = phase.elements;
+      const auto is_input = [](const BlockPlace& place) { return place.kind == BlockPlace::Kind::Input; };
+      const bool reads_inputs = std::all_of(pass.inputs.begin(), pass.inputs.end(), is_input);
+      if (!pass.is_row_chain || pass.joined == 0 || pass.stores || !reads_inputs || pass.row_operands.empty()) pass = before;
+    }
+  }
+
   bool group() {
     for (BlockPhase& phase : blocks_.phases) {
       chain_rows(&phase);
@@ -72,7 +87,7 @@ class RowPasses {
       return reductions.empty() || (reductions[0].in.kind == BlockPlace::Kind::Input && join_together(reductions));
     }
     if (!pass.is_row_chain || pass.row_operands.empty()) return false;
-    return reductions.empty() || (pass.reduces && join_together(reductions));
+    return reductions.empty() || (pass.joined > 0 && join_together(reductions));
   }
 
   // Whether reductions are of the same elements: one, or a sum and one of squares.
@@ -148,18 +163,26 @@ class RowPasses {
     PlanKey key = pass.plan->key;
     key.rows = true;
     auto plan = plan_again(pass, key);
-    if (plan == nullptr || !is_row_chain(pass.part.program, plan->stages[0], blocks_.geometry.run)) return;
+    if (plan == nullptr) return;
+    if (phase->reductions.empty()) pass.run_in_row = run_in_row(plan->stages[0]);
+    const int64_t n = pass.run_in_row > 0 ? pass.run_in_row : row_length();
+    if (!is_row_chain(pass.part.program, plan->stages[0], n)) {
+      pass.run_in_row = 0;
+      return;
+    }
     std::swap(pass.plan, plan);
     pass.is_row_chain = true;
-    pass.row_operands = row_operands(pass.part.program, pass.plan->stages[0], pass.inputs.size(), blocks_.geometry.run);
+    pass.row_operands = row_operands(pass.part.program, pass.plan->stages[0], pass.inputs.size(), n);
     const uint16_t made = made_by(pass).value;
     std::vector<BlockReduction>& reductions = phase->reductions;
     const auto first = std::find_if(reductions.begin(), reductions.end(), [&](const BlockReduction& one) {
       return one.type == DType::f32 && program_.values[one.value].operands[0] == made;
     });
-    pass.reduces = first != reductions.end();
-    if (pass.reduces) {
+    if (first != reductions.end()) {
       std::rotate(reductions.begin(), first, first + 1);
+      const bool both = reductions.size() == 2 && join_together(reductions);
+      if (both && reductions[0].map == Mapped::Square) std::swap(reductions[0], reductions[1]);
+      pass.joined = both ? 2 : 1;
       return;
     }
     const Stage& before = plan->stages[0];
@@ -168,17 +191,31 @@ class RowPasses {
     if (!pass.is_row_chain) std::swap(pass.plan, plan);
   }
 
+  static bool is_joined(const BlockPhase& phase, const BlockReduction& reduction) {
+    const auto end = phase.reductions.begin() + static_cast<ptrdiff_t>(phase.elements.joined);
+    return std::any_of(phase.reductions.begin(), end, [&](const BlockReduction& one) { return one.value == reduction.value; });
+  }
+
+  int64_t row_length() const { return blocks_.geometry.by_columns ? blocks_.geometry.columns : blocks_.geometry.run; }
+
+  // The elements of runs that a row has several of, all of them alike; else 0.
+  int64_t run_in_row(const Stage& stage) const {
+    const int64_t run = row_length();
+    const bool several = stage.by_rows && stage.columns < run && run % stage.columns == 0;
+    return several && stage.columns >= kShortestChain && blocks_.group_rows == 0 && !blocks_.shared ? stage.columns : 0;
+  }
+
   // Whether others read what is reduced in registers.
   void find_stores(BlockPhase* phase) {
     BlockPass& pass = phase->elements;
-    if (!pass.reduces) return;
+    if (pass.joined == 0) return;
     const PartResult& made = made_by(pass);
     pass.stores = made.output >= 0;
     for (const BlockPhase& other : blocks_.phases) {
       pass.stores |= reads(other.elements, made.value);
       if (blocks_.group_rows > 0) continue;  // whose reductions are all of registers
       for (const BlockReduction& one : other.reductions) {
-        pass.stores |= one.value != phase->reductions[0].value && reads(one, made.value);
+        pass.stores |= !is_joined(*phase, one) && reads(one, made.value);
       }
     }
   }
@@ -186,7 +223,7 @@ class RowPasses {
   // Whether all that a phase does is one chain over the rows' elements, in memory that has all of a row.
   static bool computes_parts_alike(const BlockPhase& phase) {
     const BlockPass& pass = phase.elements;
-    if (!pass.is_row_chain || phase.reductions.size() > (pass.reduces ? 1U : 0U)) return false;
+    if (!pass.is_row_chain || phase.reductions.size() > pass.joined) return false;
     const auto is_part = [](const BlockPlace& place) { return place.kind == BlockPlace::Kind::Part; };
     return std::none_of(pass.inputs.begin(), pass.inputs.end(), is_part) &&
            std::none_of(pass.outputs.begin(), pass.outputs.end(), is_part);
@@ -196,7 +233,7 @@ class RowPasses {
   // results comes into the caches while what takes longer is computed.
   void keep_in_output(size_t at) {
     BlockPass& pass = blocks_.phases[at].elements;
-    if (pass.plan == nullptr || pass.reduces) return;
+    if (pass.plan == nullptr || pass.joined > 0) return;
     const Stage& stage = pass.plan->stages[0];
     if (stage.steps.size() != 1 || stage.steps[0].kind != Step::Kind::Chain) return;
     if (stage.steps[0].stores == Stores::Streamed) return;  // past the caches that it would be kept in
@@ -261,6 +298,7 @@ bool group_row_passes(const NestShapes& shapes, NestBlocks* blocks) { return Row
 void join_row_passes(const NestShapes& shapes, NestBlocks* blocks) {
   const NestGeometry& geometry = blocks->geometry;
   if (!geometry.by_columns && geometry.segments.empty()) RowPasses(shapes, blocks).join();
+  if (geometry.by_columns && blocks->group > 0) RowPasses(shapes, blocks).join_columns();
 }
 
 }  // namespace onnxfuse

@@ -70,16 +70,25 @@ Link from_register(Link link) {
   }
 }
 
-// x HardSigmoid(x) becomes one link, where x is the chain's input in slot `input`, or a value that only this reads again.
+// The link of x times what `link` makes of x; Keep where there is none.
+Link gated(Link link) {
+  switch (link) {
+    case Link::HardSigmoidSS: return Link::HardGateSS;
+    case Link::Sigmoid: return Link::Silu;
+    default: return Link::Keep;
+  }
+}
+
+// x HardSigmoid(x), or x Sigmoid(x), becomes one link, where x is the chain's input in slot `input`, or a value that only this reads again.
 // `local` are the slots of such values.
 void merge_gates(uint16_t input, const std::vector<int>& local, std::vector<PlannedLink>* links) {
   for (size_t i = 0; i + 1 < links->size(); ++i) {
-    const PlannedLink sigmoid = (*links)[i];
+    const Link merged = gated((*links)[i].link);
     const PlannedLink gate = (*links)[i + 1];
-    if (sigmoid.link != Link::HardSigmoidSS || gate.link != Link::MulV) continue;
+    if (merged == Link::Keep || gate.link != Link::MulV) continue;
     const bool kept = i > 0 && (*links)[i - 1].link == Link::Keep && (*links)[i - 1].slot == gate.slot;
     if (!kept && (i > 0 || gate.slot != input)) continue;
-    (*links)[i].link = Link::HardGateSS;
+    (*links)[i].link = merged;
     links->erase(links->begin() + static_cast<ptrdiff_t>(i) + 1);
     const auto reads = [&](const PlannedLink& link) {
       return (link_reads(link.link) > 0 && link.slot == gate.slot) ||

@@ -203,6 +203,7 @@ void run_row_chain(const Program& program, const Stage& stage, const std::vector
     pass.map = reduction.map;
     if (!reduction.stores) pass.out = nullptr;
     pass.results = reduction.results == nullptr ? nullptr : reduction.results + done;
+    pass.squares = reduction.squares == nullptr ? nullptr : reduction.squares + done;
     const auto count = static_cast<size_t>(rows);
     kernels().chain_rows({&pass, 1, count, count, static_cast<size_t>(reduction.n), reduction.fetched, reduction.fetched_count});
   };

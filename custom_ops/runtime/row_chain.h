@@ -49,6 +49,7 @@ struct RowReduction {
   Mapped map;
   bool stores;     // whether the chain's results are written as well
   float* results;  // null if they are not reduced
+  float* squares;  // the sums of squares, beside plain sums; null where nobody asks for them
   FetchedRange* fetched;  // what is fetched meanwhile
   size_t fetched_count;
 };

@@ -292,6 +292,10 @@ ONNXFUSE_MATH_FUNCTOR(Acosh, acosh)
 ONNXFUSE_MATH_FUNCTOR(Atanh, atanh)
 #undef ONNXFUSE_MATH_FUNCTOR
 
+struct Silu {
+  template <class T> static T apply(T a) { return a * math::sigmoid(a); }
+};
+
 // These work on arrays: an argument that is too large takes another road.
 #define ONNXFUSE_MATH_ARRAY(name, function)                                                              \
   struct name {                                                                                          \

@@ -78,20 +78,22 @@ def test_a_value_that_is_read_again_later(op: str, swapped: bool, dtype: str) ->
 @pytest.mark.parametrize("swapped", [False, True])
 @pytest.mark.parametrize("later", ["", "value", "sigmoid", "output"])
 @pytest.mark.parametrize("gated", ["input", "computed"])
-def test_gate(gated: str, later: str, swapped: bool, dtype: str) -> None:
-    """x HardSigmoid(x), where x or its HardSigmoid may be read again, and x may be a result too."""
+@pytest.mark.parametrize("function", ["hard_sigmoid", "sigmoid"])
+def test_gate(function: str, gated: str, later: str, swapped: bool, dtype: str) -> None:
+    """x Sigmoid(x), where x or its Sigmoid may be read again, and x may be a result too."""
     x, y = sample(dtype, 700), sample(dtype, 700, 1)
     first, of = (f"neg {dtype} 1", 0) if gated == "input" else (f"neg {dtype} 0", 2)
     bits = ("3e4ccccd", "3f000000") if dtype == "f32" else ("3fc999999999999a", "3fe0000000000000")
     constants = [f"const {dtype} {value}" for value in bits]
+    scale, alone = (" 3 4", " 2 3") if function == "hard_sigmoid" else ("", "")
     gate = f"mul {dtype} 5 {of}" if swapped else f"mul {dtype} {of} 5"
     last = {"value": [f"add {dtype} 6 {of}"], "sigmoid": [f"add {dtype} 6 5"]}.get(later, [f"sub {dtype} 6 1"])
-    lines = [first, *constants, f"hard_sigmoid {dtype} {of} 3 4", gate, *last]
+    lines = [first, *constants, f"{function} {dtype} {of}{scale}", gate, *last]
     outputs = "output 7\n" + ("output 2\n" if later == "output" else "")
     results = run_fused(HEADER.format(dtype) + "\n".join(lines) + "\n" + outputs, [x, y])
     value = x if gated == "input" else -x
     sigmoid = run_fused(
-        HEADER.format(dtype) + "\n".join([*constants, f"hard_sigmoid {dtype} 0 2 3"]) + "\noutput 4\n", [value, y]
+        HEADER.format(dtype) + "\n".join([*constants, f"{function} {dtype} 0{alone}"]) + "\noutput 4\n", [value, y]
     )[0]
     with np.errstate(invalid="ignore", over="ignore"):
         product = value * sigmoid
