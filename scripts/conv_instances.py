@@ -233,7 +233,7 @@ _MAKERS: dict[str, Callable[[random.Random, Instance], Made]] = {
 
 def key_of(instance: Instance, version: str) -> str:
     """Known by it is a result that still holds: the source, what emulates it, and the compiler."""
-    emulation = [path.read_text(encoding="utf-8") for path in sorted(HEADERS.iterdir())]
+    emulation = [path.read_text(encoding="utf-8") for path in sorted(HEADERS.glob("*.h"))]
     return sha256("\n".join((instance.source().text, version, *emulation)).encode()).hexdigest()
 
 

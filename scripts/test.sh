@@ -8,6 +8,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 export ONNXFUSE_ORT_OLDEST="$root/.venv-oldest/bin/python"
+unset PYTHONDONTWRITEBYTECODE # many processes import the same tests, whose assertions pytest writes anew
 
 check_sources() {
     "$venv/bin/ruff" check . && "$venv/bin/ruff" format --check . && "$venv/bin/mypy" && "$venv/bin/mypy" scripts tools &&

@@ -21,7 +21,7 @@ functions that allocate, as weak definitions, of which a process takes the same 
 
 def exported() -> set[str]:
     """The functions that the sources export."""
-    sources = sorted((ROOT / "custom_ops").rglob("*.[ch]*"))
+    sources = sorted(path for suffix in ("cc", "h") for path in (ROOT / "custom_ops").rglob(f"*.{suffix}"))
     text = "\n".join(path.read_text(encoding="utf-8") for path in sources if "tests" not in path.parts)
     return set(re.findall(r"ONNXFUSE_EXPORT[^;({]*?\b(RegisterCustomOps|onnxfuse_\w+)\(", text))
 

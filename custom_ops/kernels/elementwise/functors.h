@@ -15,7 +15,7 @@
 // which chains use on registers.
 //
 // To let an operator take part in chains in place of such kernels (faster, not needed): the types in its row, a Link in
-// kernels.h of the functor's name and its case in chains.inc, and for two operands its links in stage_chain.cc.
+// chain_links.h of the functor's name and its case in chains.inc, and for two operands its links in stage_chain.cc.
 //
 // The file is compiled once for each instruction set, so everything is inside the namespace ONNXFUSE_ISA and calls
 // nothing but compiler builtins and vector_math.h.

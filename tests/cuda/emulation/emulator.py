@@ -182,7 +182,7 @@ def check_program(
 def compile_for_cpu(sources: Sequence[AnySource], architecture: int = 80, folder: Path | None = None) -> Path:
     """The library of these sources; one process compiles it, others wait."""
     text, flags = cpp_text(sources), (*FLAGS, f"-DONNXFUSE_EMULATED={architecture}0")
-    key = hashlib.sha256("\0".join((text, *flags, *(h.read_text() for h in sorted(HEADERS.iterdir())))).encode())
+    key = hashlib.sha256("\0".join((text, *flags, *(h.read_text() for h in sorted(HEADERS.glob("*.h"))))).encode())
     if folder is None:
         folder = Path(tempfile.gettempdir()) / f"onnxfuse-emulation-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

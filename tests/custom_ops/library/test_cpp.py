@@ -1,12 +1,15 @@
 """The native unit tests, compiled with the system's C++ compiler and run."""
 
 import ctypes
+import functools
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -40,27 +43,36 @@ def instruction_sets() -> dict[str, list[str]]:
     return result
 
 
-def compile_cpp(target: Path, sources: list[Path], flags: list[str]) -> Path:
-    generated = target.parent
+@functools.cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """The headers that the build generates, and objects, for all tests of this process."""
+    made = tempfile.TemporaryDirectory(prefix="onnxfuse_cpp_")
     generator: list[str | Path] = [sys.executable, NATIVE / "generate_opcodes.py"]
     tables = [ROOT / "onnxfuse" / path for path in ("program/ops.py", "fused/kinds.py", "program/figures.py")]
-    subprocess.run([*generator, *tables, generated / "program" / "opcodes.inc", generated / "figures"], check=True)
-    command = [
-        *(COMPILER or "").split(),
-        "-std=gnu++17",
-        "-Wall",
-        "-Wextra",
-        "-pthread",
-        f"-I{NATIVE}",
-        f"-I{target.parent}",
-        *flags,
-        *map(str, sources),
-        "-ldl",
-        "-o",
-        str(target),
-    ]
+    folder = Path(made.name)
+    subprocess.run([*generator, *tables, folder / "program" / "opcodes.inc", folder / "figures"], check=True)
+    return made
+
+
+def _run_compiler(*arguments: str | Path) -> None:
+    command = [*(COMPILER or "").split(), "-std=gnu++17", "-Wall", "-Wextra", "-pthread", *map(str, arguments)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-4000:]
+
+
+@functools.cache
+def compiled(source: Path, *flags: str) -> Path:
+    """The object of a source, which tests with the same flags share."""
+    folder = Path(_scratch().name)
+    target = folder / f"{len(list(folder.glob('*.o')))}_{source.stem}.o"
+    _run_compiler(f"-I{NATIVE}", f"-I{folder}", *flags, "-c", source, "-o", target)
+    return target
+
+
+def compile_cpp(target: Path, sources: Sequence[Path], flags: Sequence[str], link: Sequence[str] = ()) -> Path:
+    """A program, of sources and libraries; ``link`` are flags for the linker alone."""
+    objects = [compiled(source, *flags) if source.suffix == ".cc" else source for source in sources]
+    _run_compiler(*flags, *link, *objects, "-ldl", "-o", target)
     return target
 
 
@@ -103,8 +115,8 @@ def test_kernels_share_no_inline_function(isa: str, tmp_path: Path) -> None:
     for kernel in kernels:
         source = tmp_path / f"{kernel.stem}.cc"
         source.write_text(f'#include "simd/isa_{isa}.h"\n#include "{kernel}"\n', encoding="utf-8")
-        compiled = compile_cpp(source.with_suffix(".o"), [source], ["-c", "-O0", *flags])
-        symbols = subprocess.run([nm, "-C", compiled], capture_output=True, text=True, check=True).stdout
+        kernel_object = compiled(source, "-O0", *flags)
+        symbols = subprocess.run([nm, "-C", kernel_object], capture_output=True, text=True, check=True).stdout
         weak = [found[1] for found in re.finditer(r"^\S* *[WVu] (.*)$", symbols, re.MULTILINE)]
         foreign = [name for name in weak if f"onnxfuse::{isa}::" not in name and not name.startswith("DW.ref.")]
         assert not foreign, source.name
@@ -140,7 +152,7 @@ def test_plans_of_attention_over_any_number_of_rows(tmp_path: Path) -> None:
 def test_workspace(tmp_path: Path) -> None:
     """Threads get the smallest block of memory that is large enough, and no more is kept than they had at once."""
     sources = [NATIVE / "tests/workspace_test.cc", *parts("workspace", "forks")]
-    run_program(compile_cpp(tmp_path / "test", sources, ["-O1", "-Wl,--wrap=aligned_alloc,--wrap=free"]))
+    run_program(compile_cpp(tmp_path / "test", sources, ["-O1"], ["-Wl,--wrap=aligned_alloc,--wrap=free"]))
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address"])
@@ -194,9 +206,9 @@ def test_forks(tmp_path: Path) -> None:
         "fuzz_executable",
     ),
 )
-def test_drivers_that_only_the_fuzzer_runs(driver: str, tmp_path: Path) -> None:
+def test_drivers_that_only_the_fuzzer_runs(driver: str) -> None:
     """They keep up with the library: the fuzzer would find out late that it cannot build them."""
-    compile_cpp(tmp_path / "driver.o", [NATIVE / f"tests/fuzz/{driver}.cc"], ["-fsyntax-only"])
+    compiled(NATIVE / f"tests/fuzz/{driver}.cc", "-fsyntax-only")
 
 
 _CUDA = (
@@ -237,7 +249,7 @@ def test_hostile_models(driver: str, tmp_path: Path) -> None:
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("the compiler has no sanitizers")
     sources = [NATIVE / f"tests/fuzz/{driver}.cc", *parts(*FUZZED[driver])]
-    run_program(compile_cpp(tmp_path / "test", sources, [*sanitizers, "-O0"]), "4000", "1")
+    run_program(compile_cpp(tmp_path / "test", sources, [*sanitizers, "-O0"]), "1000", "1")
 
 
 def test_nodes_call_no_function_of_onnx_runtime() -> None:
@@ -255,7 +267,7 @@ def test_nodes_call_no_function_of_onnx_runtime() -> None:
 
 def test_every_slot_of_the_ort_abi(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Each function of ort_abi.h does in the running ONNX Runtime what the library takes it for."""
-    probe = compile_cpp(tmp_path / "libprobe.so", [NATIVE / "tests/abi_probe.cc"], ["-O1", "-fPIC", "-shared"])
+    probe = compile_cpp(tmp_path / "libprobe.so", [NATIVE / "tests/abi_probe.cc"], ["-O1", "-fPIC"], ["-shared"])
     attributes = {"program": "the text", "count": 7, "sizes": [3, 1, 2]}
     node = helper.make_node("Probe", ["a", "b"], ["c"], name="the_probe", domain="onnxfuse_probe", **attributes)
     inputs = [helper.make_tensor_value_info(*v) for v in (("a", TensorProto.FLOAT, ["n", 3]), ("b", 1, [3]))]

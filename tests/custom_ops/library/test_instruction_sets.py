@@ -1,6 +1,6 @@
 """The same tests on every instruction set, past the caches, and on the oldest ORT; each in a process of its own.
 
-Each runs another tenth of the cases; --exhaustive runs all in each.
+Each runs another tenth of the cases; --exhaustive runs all in each.  How texts are read depends on no instruction set.
 """
 
 import os
@@ -16,7 +16,7 @@ from tests.custom_ops.fused import library
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-PROGRAMS = ("operators", "division", "chains", "shapes", "bad_programs")
+PROGRAMS = ("operators", "division", "chains", "shapes")
 NODES = (
     *("fused_conv", "squeeze_excite", "attention", "reductions", "row_groups", "matmul"),
     *("nhwc_conv", "nhwc_parts", "nhwc_pool", "nhwc_concat"),
@@ -28,6 +28,7 @@ SUITE = [
 ]
 ORT_SUITE = [
     *SUITE,
+    str(HERE.parent / "programs" / "test_bad_programs.py"),
     str(HERE / "test_stress.py"),
     f"{HERE / 'test_cpp.py'}::test_every_slot_of_the_ort_abi",
     *(str(ROOT / "tests" / "cuda" / "launch" / f"test_{name}.py") for name in LAUNCHES),

@@ -74,5 +74,5 @@ def test_the_oldest_version_and_this_one() -> None:
 @pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
 def test_what_each_is_given(tmp_path: Path) -> None:
     """Domains and operators are those that were made for it, and callbacks use its functions."""
-    program = compile_cpp(tmp_path / "test", [NATIVE / "tests/two_runtimes_test.cc"], ["-O1", "-ldl"])
+    program = compile_cpp(tmp_path / "test", [NATIVE / "tests/two_runtimes_test.cc"], ["-O1"])
     run_program(program, library())

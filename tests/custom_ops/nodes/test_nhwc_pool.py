@@ -156,10 +156,11 @@ def test_shapes(shape: str) -> None:
     check(SHAPES[shape])
 
 
-def test_random_windows() -> None:
+@pytest.mark.parametrize("seed", range(10))
+def test_random_windows(seed: int) -> None:
     """ONNX Runtime and ONNX agree on the output's size; windows that begin in the padding at the end are left out."""
-    choose = random.Random(1)
-    for _ in range(150):
+    choose = random.Random(seed)
+    for _ in range(15):
         rank = choose.choice((1, 2))
         kernel = [choose.choice((1, 2, 3, 4, 6)) for _ in range(rank)]
         dilations = [choose.choice((1, 1, 1, 2)) for _ in range(rank)]

@@ -119,8 +119,8 @@ def test_what_one_row_has_stays_in_it(program: str, value: float) -> None:
         np.testing.assert_array_equal(np.delete(one, 7, 0), np.delete(other, 7, 0))
 
 
-def test_rows_past_the_caches() -> None:
+@pytest.mark.parametrize("n", [768, 1001])
+@pytest.mark.parametrize("program", ["a Softmax", "a LayerNorm of a sum, which is a result too"])
+def test_rows_past_the_caches(program: str, n: int) -> None:
     """Results are streamed, and the next rows fetched."""
-    for name in ("a Softmax", "a LayerNorm of a sum, which is a result too"):
-        for n in (768, 1001):
-            check(text(name), operands(name, 9000, n), 2e-5)
+    check(text(program), operands(program, 9000, n), 2e-5)
