@@ -25,9 +25,6 @@ constexpr int64_t kShortestGrouped = 33;
 constexpr int64_t kShortestWhole = 64;
 constexpr int64_t kShortestReduced = 128;
 
-// Instructions that take no longer are computed again for each phase.
-constexpr double kCheapNanoseconds = 0.1;
-
 // Chains over rows fetch from so many times the size of the level 2 cache on: less is there, or near.
 constexpr size_t kNearTimes = 4;
 

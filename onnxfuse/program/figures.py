@@ -233,6 +233,7 @@ NEST = Table("nest")
 NEST.cost("REDUCED_ELEMENT_NANOSECONDS", 0.05, "an element of a tensor that is reduced as it lies in memory")
 NEST.cost("NEST_ELEMENT_NANOSECONDS", 0.04, "an element of a block that is reduced")
 NEST.cost("NEST_BLOCK_NANOSECONDS", 200.0, "such a block, however small")
+NEST.cost("CHEAP_NANOSECONDS", 0.1, "an element of an instruction that each phase computes again, at most")
 
 # --- nodes of the CPU ---
 

@@ -11,6 +11,7 @@ import onnxfuse
 from onnxfuse.fused.elementwise.fuse_elementwise import FuseElementwise
 from onnxfuse.model.graph import Model
 from onnxfuse.program import Program, reference
+from onnxfuse.program.figures import MAX_PARTS
 from onnxfuse.rewrite.base import PassContext
 
 
@@ -51,6 +52,19 @@ def test_maps_of_different_shapes_are_one_node() -> None:
     inputs = [tensor.name for tensor in node.inputs]
     for name, array in zip(inputs, arrays, strict=True):
         np.testing.assert_array_equal(by_name["y" + name[1:]], np.sqrt(array))
+
+
+def test_more_maps_than_a_kernel_has_parts_are_several_nodes() -> None:
+    count = 2 * MAX_PARTS + 3
+    nodes = [node for number in range(count) for node in chain(number, f"x{number}")]
+    sizes: dict[str, list[int | str]] = {f"x{number}": [number + 2] for number in range(count)}
+    model = model_of(nodes, sizes, [f"y{number}" for number in range(count)])
+    programs = fused(model)
+    assert [len(program.outputs) for program in programs] == [MAX_PARTS, MAX_PARTS, 3]
+    for node, program in zip(model.graph.nodes, programs, strict=True):
+        arrays = [np.arange(int(tensor.name[1:]) + 2, dtype=np.float32) for tensor in node.inputs]
+        for array, result in zip(arrays, reference.run(program, arrays), strict=True):
+            np.testing.assert_array_equal(result, np.sqrt(array))
 
 
 def transposes(*perms: list[int]) -> Model:
