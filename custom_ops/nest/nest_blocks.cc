@@ -318,7 +318,7 @@ class BlockPlanner {
     int64_t reads = 0;
     for (const BlockPhase& phase : blocks_.phases) {
       const BlockPass& pass = phase.elements;
-      blocks_.fetching_chains += pass.is_row_chain ? 1 : 0;
+      blocks_.fetching_chains += pass.is_row_chain && !blocks_.geometry.by_columns ? 1 : 0;
       const bool streams = pass.is_row_chain && pass.plan->stages[0].steps[0].stores == Stores::Streamed;
       reads += streams || (pass.plan == nullptr && phase.reductions.empty()) ? 0 : 1;
     }

@@ -14,7 +14,7 @@
 namespace onnxfuse {
 namespace {
 
-// Of columns that one chain makes, so many rows are joined in registers before they are joined with all before.
+// Of columns that one chain makes, so many rows are joined one after the other before they are joined with all before.
 constexpr int64_t kChainedColumnRows = 16;
 
 // One thread's view of blocks: the memory that they work in.
@@ -150,8 +150,8 @@ class BlockRunner {
     for (const BlockReduction& one : phase.reductions) finish(one, columns);
   }
 
-  // The same where what is made of them is one chain, and reduced in registers: some rows one after the other, which are joined
-  // with all before, so that sums of many rows are as exact as those of vectors of rows.
+  // The same where what is made of them is one chain, whose results are joined as it leaves them in registers.  In two steps, so
+  // that sums of many rows are as exact as those of four at a time.
   void run_column_chain(const BlockPhase& phase, const Region& columns) {
     const BlockPass& elements = phase.elements;
     const BlockReduction& one = phase.reductions[0];

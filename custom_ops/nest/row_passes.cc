@@ -30,12 +30,12 @@ class RowPasses {
     for (BlockPhase& phase : blocks_.phases) phase.parts_are_rows = computes_parts_alike(phase);
   }
 
-  // Where a phase does no more than reduce what one chain makes of columns, it does so in registers.
+  // Where a phase does no more than reduce what one chain makes of columns, it takes that from registers.
   void join_columns() {
     if (blocks_.block_columns < kShortestChain) return;
     for (BlockPhase& phase : blocks_.phases) {
-      const BlockPass before = phase.elements;
       if (phase.reductions.size() != 1) continue;
+      const BlockPass before = phase.elements;
       chain_rows(&phase);
       find_stores(&phase);
       BlockPass& pass = phase.elements;

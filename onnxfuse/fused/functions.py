@@ -13,6 +13,7 @@ import onnx
 
 from onnxfuse.fused.kinds import DOMAIN, KINDS, Kind
 from onnxfuse.model.graph import Model, Node
+from onnxfuse.model.graph_ir import function_key
 from onnxfuse.model.inlining import FunctionKey, called_key, nested_nodes
 
 INTEGERS_OPSET = 9
@@ -50,9 +51,9 @@ def add_function(model: Model, body: onnx.FunctionProto, kind: Kind) -> str:
 
 def change_function(model: Model, node: Node, changed: onnx.FunctionProto, kind: Kind) -> None:
     """Give a fused node a function that was made of its own, which goes where no other node has it."""
-    key = _key(node)
+    key = function_key(node)
     node.overload = ""
-    if all(_key(other) != key for graph in model.graphs() for other in graph.nodes):
+    if all(function_key(other) != key for graph in model.graphs() for other in graph.nodes):
         del model.functions[key]
     node.op, node.overload = add_function(model, changed, kind), changed.overload
 
@@ -65,9 +66,9 @@ def finish_functions(model: Model) -> None:
     """
     nodes = [node for graph in model.graphs() for node in graph.nodes if node.domain == DOMAIN]
     inner = [node for function in model.functions.values() for node in nested_nodes(function.node)]
-    calls = Counter([*map(_key, nodes), *map(called_key, inner)])
+    calls = Counter([*map(function_key, nodes), *map(called_key, inner)])
     names = _new_names(model, calls)
-    others = {_key(node) for node in nodes if not _is_of_floats(node)} | set(map(called_key, inner))
+    others = {function_key(node) for node in nodes if not _is_of_floats(node)} | set(map(called_key, inner))
     functions: dict[FunctionKey, onnx.FunctionProto] = {}
     for (domain, name, overload), known in model.functions.items():
         function = onnx.FunctionProto()
@@ -79,7 +80,7 @@ def finish_functions(model: Model) -> None:
             _say_whether_of_floats(function, (domain, name, overload) not in others)
         functions[domain, function.name, overload] = function
     for node in nodes:
-        node.op = names.get(_key(node), node.op)
+        node.op = names.get(function_key(node), node.op)
     model.functions = functions
 
 
@@ -98,10 +99,6 @@ def _new_names(model: Model, calls: Counter[FunctionKey]) -> dict[FunctionKey, s
         free = (name for name in map(kind.operator, count(1)) if name not in without)
         names.update(zip(sorted(known, key=lambda key: -calls[key]), free, strict=False))
     return names
-
-
-def _key(node: Node) -> FunctionKey:
-    return node.domain, node.op, getattr(node, "overload", "")
 
 
 def _is_of_floats(node: Node) -> bool:

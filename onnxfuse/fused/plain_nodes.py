@@ -6,6 +6,7 @@ from onnxfuse.errors import OnnxfuseError
 from onnxfuse.fused.kinds import DOMAIN, PREFERS_NHWC
 from onnxfuse.model.graph import Model, describe
 from onnxfuse.model.graph_import import import_opsets
+from onnxfuse.model.graph_ir import function_key
 from onnxfuse.model.inlining import FunctionKey, called_key, nested_nodes
 from onnxfuse.model.tensor_data import Stored
 from onnxfuse.passes.inline_functions import inline
@@ -34,7 +35,7 @@ def _functions(model: Model) -> dict[FunctionKey, onnx.FunctionProto]:
     found = {key: function for key, function in model.functions.items() if key[0] == DOMAIN}
     for graph in model.graphs():
         for node in graph.nodes:
-            if node.domain == DOMAIN and (DOMAIN, node.op, getattr(node, "overload", "")) not in found:
+            if node.domain == DOMAIN and function_key(node) not in found:
                 raise OnnxfuseError(f"{describe(node)} has no function that says what it stands for")
     calls = {key: {called_key(node) for node in nested_nodes(f.node)} for key, f in model.functions.items()}
     while more := [key for key, called in calls.items() if key not in found and not called.isdisjoint(found)]:

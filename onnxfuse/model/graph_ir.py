@@ -307,6 +307,11 @@ def operator_key(node: gs.Node) -> tuple[str, str]:
     return ("" if node.domain in STANDARD_DOMAINS else str(node.domain)), str(node.op)
 
 
+def function_key(node: gs.Node) -> tuple[str, str, str]:
+    """What a node calls a function by: domain, operator and overload, as they are in files."""
+    return (*operator_key(node), getattr(node, "overload", ""))
+
+
 def subgraphs(node: gs.Node) -> list[gs.Graph]:
     """The graphs in a node's attributes, in the order of the attributes; not those nested in them."""
     if not node.attrs:

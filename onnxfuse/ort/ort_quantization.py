@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx
 import onnx_graphsurgeon as gs
 
-from onnxfuse.model.graph_ir import STANDARD_DOMAINS, producer_of, standard_op
+from onnxfuse.model.graph_ir import STANDARD_DOMAINS, function_key, producer_of, standard_op
 from onnxfuse.model.inlining import FunctionKey
 
 QUANTIZED = "ONNX Runtime computes it in a quantized kernel"
@@ -80,7 +80,7 @@ def _made_by(tensor: gs.Tensor, op: str, functions: Mapping[FunctionKey, onnx.Fu
         tensor = maker.inputs[0]
     if maker is None or standard_op(maker) == op:
         return maker
-    function = functions.get(_key(maker))
+    function = functions.get(function_key(maker))
     if function is None:
         return None
     makers = {name: inner for inner in function.node for name in inner.output}
@@ -93,15 +93,11 @@ def _made_by(tensor: gs.Tensor, op: str, functions: Mapping[FunctionKey, onnx.Fu
 
 def _reads_in(node: gs.Node, tensor: gs.Tensor, op: str, functions: Mapping[FunctionKey, onnx.FunctionProto]) -> bool:
     """Whether a fused node has one of the operator inside that reads ``tensor``."""
-    function = functions.get(_key(node))
+    function = functions.get(function_key(node))
     if function is None:
         return False
     names = {name for name, read in zip(function.input, node.inputs, strict=False) if read is tensor}
     return any(inner.op_type == op and inner.input[0] in names for inner in function.node)
-
-
-def _key(node: gs.Node) -> FunctionKey:
-    return node.domain or "", node.op, getattr(node, "overload", "")
 
 
 def loses_type(inputs: Iterable[gs.Tensor], outputs: Iterable[gs.Tensor]) -> bool:

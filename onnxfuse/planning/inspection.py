@@ -170,14 +170,14 @@ def _cases(model: "Model") -> "dict[str, ConvCase]":
 
 
 def _fused(model: "Model") -> Iterator[FusedRegion]:
-    from onnxfuse.model.graph_ir import text_attribute
+    from onnxfuse.model.graph_ir import function_key, text_attribute
 
     for graph in model.graphs():
         for node in graph.nodes:
             if node.domain != DOMAIN:
                 continue
             overload = getattr(node, "overload", "")
-            function = model.functions.get((DOMAIN, node.op, overload))
+            function = model.functions.get(function_key(node))
             body = function.node if function is not None else ()
             kind = kind_of(node.op)
             attributes = () if kind is None else kind.programs

@@ -24,7 +24,7 @@ import onnx_graphsurgeon as gs
 
 from onnxfuse.fused.kinds import DOMAIN, ELEMENTWISE, kind_of, reported_name
 from onnxfuse.model.graph import sorted_nodes
-from onnxfuse.model.graph_ir import operator_key, standard_op
+from onnxfuse.model.graph_ir import function_key, operator_key, standard_op
 from onnxfuse.model.inlining import FunctionKey, inlined_nodes
 from onnxfuse.model.returned import Returned
 from onnxfuse.ort.host import constant_arithmetic, shape_arithmetic
@@ -115,7 +115,7 @@ def collect(model: "Model") -> Statistics:
     for graph in model.graphs():
         _count_graph(statistics, graph, is_output)
         for node in graph.nodes if functions else ():
-            key = (*operator_key(node), getattr(node, "overload", ""))
+            key = function_key(node)
             if key in functions:  # the call itself is counted already
                 more = inlined_nodes(key, functions, inlined) - 1
                 statistics.nodes += more

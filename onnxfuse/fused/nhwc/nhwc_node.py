@@ -18,7 +18,7 @@ from onnxfuse.fused.conv.conv_node import ConvFusion
 from onnxfuse.fused.functions import change_function
 from onnxfuse.fused.fused_node import ATTRIBUTE_OPSET, constant_from_attribute, constant_integers, set_overload
 from onnxfuse.fused.fusion import Fusion
-from onnxfuse.fused.kinds import DOMAIN, NHWC_CONV, SQUEEZE_EXCITE
+from onnxfuse.fused.kinds import NHWC_CONV, SQUEEZE_EXCITE
 from onnxfuse.fused.nhwc.nhwc_layout import (
     NhwcLayout,
     joins_channels,
@@ -32,6 +32,7 @@ from onnxfuse.fused.nhwc.nhwc_layout import (
 from onnxfuse.fused.nhwc.nhwc_pairs import BEFORE, EXPANSION, NhwcPair, pair_function
 from onnxfuse.fused.views import parts_of
 from onnxfuse.model.graph import Model, Node
+from onnxfuse.model.graph_ir import function_key
 from onnxfuse.program import Program
 from onnxfuse.program.figures import NHWC_BLOCK
 from onnxfuse.rewrite.editor import GraphEditor
@@ -148,7 +149,7 @@ def _name(function: onnx.FunctionProto, attributes: Mapping[str, Any], identity:
 def squeeze_excite_reads_last(model: Model, node: Node) -> None:
     """Make a fused gate read a tensor that has the channels last."""
     function = onnx.FunctionProto()
-    function.CopyFrom(model.functions[DOMAIN, node.op, node.overload])
+    function.CopyFrom(model.functions[function_key(node)])
     function.name = ""
     put_channels_last(function, len(node.inputs[0].shape), [0], outputs=False)
     function.attribute.append("nhwc")
