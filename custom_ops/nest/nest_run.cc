@@ -278,7 +278,10 @@ class BlockRunner {
     const BlockPass& pass = phase.elements;
     if (!pass.is_row_chain) return compute(pass, region);
     place_tensors(pass, region);
-    RowReduction rows{region.first, region.first_result, count, region.length / count, blocks_.part > 0,
+    // What operands move on by is of the chain's rows, which are runs of a row where it has several.
+    const bool parts = blocks_.part > 0 && pass.run_in_row == 0;
+    const int64_t row = region.first / (pass.run_in_row > 0 ? pass.run_in_row : geometry_.run);
+    RowReduction rows{region.first, row, count, region.length / count, parts,
                       Op::Add, Mapped::Plain, pass.stores, nullptr, nullptr, fetch_.ranges(), fetch_.range_count()};
     if (pass.joined > 0) {
       rows.combine = info(phase.reductions[0].reduce).combine;

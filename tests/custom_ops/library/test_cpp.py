@@ -249,7 +249,7 @@ def test_hostile_models(driver: str, tmp_path: Path) -> None:
     if subprocess.run(command, capture_output=True, check=False).returncode != 0:
         pytest.skip("the compiler has no sanitizers")
     sources = [NATIVE / f"tests/fuzz/{driver}.cc", *parts(*FUZZED[driver])]
-    run_program(compile_cpp(tmp_path / "test", sources, [*sanitizers, "-O0"]), "1000", "1")
+    run_program(compile_cpp(tmp_path / "test", sources, [*sanitizers, "-O0"]), "4000", "1")
 
 
 def test_nodes_call_no_function_of_onnx_runtime() -> None:

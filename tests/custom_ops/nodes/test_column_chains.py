@@ -98,3 +98,29 @@ def test_group_normalization_with_a_factor_and_a_shift_for_each_channel(
     """A row has the runs of several channels; where rows are few, threads share each."""
     arrays = [normal((batch, channels, *size)) + 3, normal((channels,), 1), normal((channels,), 2)]
     check(GROUP_NORM.format(groups=groups), arrays, 2e-5)
+
+
+NORMALIZED = """onnxfuse 2
+input f32 broadcast
+input f32 broadcast
+reduce_mean f32 0 -2,-1
+sub f32 0 2
+mul f32 3 3
+reduce_mean f32 4 -2,-1
+const f32 3c23d70a
+add f32 5 6
+sqrt f32 7
+div f32 3 8
+mul f32 9 1
+output 10
+"""
+
+
+@pytest.mark.parametrize("scale", [(1, 1), (1, "n"), ("c", 1), ("c", "n")])
+@pytest.mark.parametrize("sizes", [(3, 200), (3, 9000), (10, 1000), (64, 784)])
+@pytest.mark.parametrize("batch", [1, 2, 20])
+def test_rows_of_runs_that_share_an_operand(batch: int, sizes: tuple[int, int], scale: tuple[int | str, ...]) -> None:
+    """A vector that each run of a row reads, and a number of each run, also where there is one row alone."""
+    shape = [{"c": sizes[0], "n": sizes[1]}.get(size, 1) for size in scale]
+    arrays = [normal((batch, *sizes)) + 1, normal((1, *shape), 1)]
+    check(NORMALIZED, arrays, 2e-5)
