@@ -76,7 +76,7 @@ class BlockPlanner {
   bool can_group() const {
     const NestGeometry& geometry = blocks_.geometry;
     const bool rows = !geometry.by_columns && geometry.segments.empty();
-    return rows && geometry.run >= shortest_grouped() && !has_long_rows(geometry);
+    return rows && geometry.run >= shortest_grouped();
   }
 
   int64_t shortest_grouped() const {
@@ -201,7 +201,7 @@ class BlockPlanner {
 
   // Finds what is kept, and how large blocks are.  False if that is too much, and values have to be computed again.
   bool lay_out() {
-    blocks_.part = has_long_rows(blocks_.geometry) ? kRowPart : 0;
+    blocks_.part = has_long_rows(blocks_.geometry) && !grouped_ ? kRowPart : 0;
     kept_ = find_kept();
     if (grouped_) find_kept_outputs();
     int64_t kept = 0;     // bytes of an element

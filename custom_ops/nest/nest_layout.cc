@@ -28,6 +28,8 @@ constexpr int64_t kFarColumnBytes = 2 << 20;
 // What follows depends on shapes alone, or else results would differ from one machine to the next.
 // What a row keeps at most: longer ones are read again.
 constexpr int64_t kMostKept = 640 << 10;
+// Of a row that goes through all phases in a group of its own, with its tensors.
+constexpr int64_t kMostGrouped = 320 << 10;
 // So few rows, of so many elements at least, are shared by threads.
 constexpr int64_t kFewRows = 16;
 constexpr int64_t kSharedRow = 4 * kPartElements;
@@ -46,17 +48,24 @@ bool leaves_threads_idle(int64_t blocks) { return parts_of_thread(blocks) < 2; }
 
 int64_t even_blocks(int64_t rows, int64_t block_rows) { return round_up(divide_up(rows, block_rows), kEvenBlocks); }
 
-// Blocks of rows that go through all phases in groups.
-int64_t lay_out_groups(NestBlocks* blocks) {
+// Whether a block is a row that threads share, if there are too few.
+bool are_few_long_rows(const NestGeometry& geometry) {
+  return geometry.rows < kFewRows && geometry.reduced() >= kSharedRow;
+}
+
+// Blocks of rows that go through all phases in groups.  False if they do not stay in the level 2 cache.
+bool lay_out_groups(int64_t touched, NestBlocks* blocks, int64_t* kept_elements) {
   const NestGeometry& geometry = blocks->geometry;
   const int64_t size = geometry.reduced();
+  if (has_long_rows(geometry) && (size > kMostGrouped / touched || are_few_long_rows(geometry))) return false;
   const int64_t group = std::clamp<int64_t>(kRowGroupElements / size, 1, std::min(geometry.rows, kMostGroupRows));
   const int64_t most = std::max(kGroupedBlockElements / size, group);
   const int64_t count = std::min(even_blocks(geometry.rows, most), divide_up(geometry.rows, group));
   blocks->group_rows = group;
   blocks->block_rows = divide_up(geometry.rows, count);
   blocks->blocks = divide_up(geometry.rows, blocks->block_rows);
-  return group * size;
+  *kept_elements = group * size;
+  return true;
 }
 
 // Blocks of rows that go through one phase after the other.
@@ -76,7 +85,7 @@ int64_t lay_out_rows(int64_t touched, NestBlocks* blocks) {
 bool lay_out_parts(const BlockDemand& demand, NestBlocks* blocks) {
   const NestGeometry& geometry = blocks->geometry;
   const int64_t size = geometry.reduced();
-  const bool few = geometry.rows < kFewRows && size >= kSharedRow;
+  const bool few = are_few_long_rows(geometry);
   if (!demand.again && (few || demand.kept > kMostKept / size)) return false;
   blocks->blocks = geometry.rows;
   blocks->parts = divide_up(size, blocks->part);
@@ -143,7 +152,8 @@ bool lay_out_blocks(const BlockDemand& demand, NestBlocks* blocks, int64_t* kept
     *kept_elements = blocks->geometry.reduced();
     return lay_out_parts(demand, blocks);
   }
-  *kept_elements = demand.grouped ? lay_out_groups(blocks) : lay_out_rows(demand.touched, blocks);
+  if (demand.grouped) return lay_out_groups(demand.touched, blocks, kept_elements);
+  *kept_elements = lay_out_rows(demand.touched, blocks);
   return true;
 }
 

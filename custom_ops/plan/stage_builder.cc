@@ -17,7 +17,7 @@ constexpr int64_t kLongRow = 256;
 constexpr int64_t kLongBlockRow = 512;
 constexpr int64_t kLongVectorRow = 1025;
 // Of the caches, what blocks of rows write goes past them from this share on: they wait for the memory of results else.
-constexpr int64_t kBlockShare = 5;
+constexpr int64_t kBlockShare = 3;
 // Runs of at least so many elements of an output are cut into tiles of their own; of shorter ones a tile takes longer than to
 // put them into their places out of a buffer.
 constexpr int64_t kLongRun = 4096;
