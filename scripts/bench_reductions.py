@@ -3,10 +3,11 @@
 
 The subjects are those of tools/gpu/reduction_chains.py, in a shape that deployed models have, and at several sizes of
 their first input. Each is optimized as by default; the original and the result run in processes of their own, in
-turns, with all processors (onnxfuse.bench_processes). A ratio is the time of the original over that of the result,
-with its 95 % interval. Over a copy: the time of the result at 64 MB over that in which as many threads as there are
-processors copy as many bytes as its inputs and outputs have together, half of them to the other half, before and
-after.
+turns, with all processors (onnxfuse.bench_processes). A ratio is the time of the original over that of the result: the
+median of three pairs of processes, with the least and the greatest, for two processes lay the same tensors out in
+memory in ways that differ by more than chance does within one. Over a copy, likewise: the time of the result at 64 MB
+over that in which as many threads as there are processors copy as many bytes as its inputs and outputs have together,
+half of them to the other half, before and after.
 
 With --peers the ten chains are run in these shapes by other programs too, each in a process and an environment of its
 own as scripts/bench.py has them, and the table is benchmarks/reductions_peers.md. What was timed before an interruption
@@ -27,6 +28,7 @@ from datetime import date
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 os.environ["PYTHONSAFEPATH"] = "1"
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -59,6 +61,8 @@ MEGABYTES = (None, 0.1, 2, 64)
 PEERS_MEGABYTES: tuple[float | None, ...] = (None,)
 LEFT = "left to ONNX Runtime"
 COPIES = 15
+PAIRS = 3
+"""Of processes, for each subject of one size."""
 
 
 def copy_seconds(size: int) -> float:
@@ -89,21 +93,25 @@ def copy_seconds(size: int) -> float:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a subject of one size takes: the nodes of the original and of the result, the ratio of their times with its
-    interval, and the result's over that of a copy.  Nan where it is left to ONNX Runtime."""
+    """What a subject of one size takes: the nodes of the original and of the result, for each pair of processes the
+    ratio of their times, and the result's time over that of a copy.  Empty where it is left to ONNX Runtime."""
 
     nodes: str
-    ratio: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    over: float = math.nan
+    ratios: tuple[float, ...] = ()
+    overs: tuple[float, ...] = ()
 
     def __str__(self) -> str:
-        return LEFT if math.isnan(self.ratio) else f"{self.ratio:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return in_range(self.ratios) if self.ratios else LEFT
 
 
-def measure(subject: Reducing, megabytes: float | None, folder: Path, seconds: float | None = None) -> Measured:
-    """Times a subject whose first input has so many 10^6 bytes, or its usual shape."""
+def in_range(values: Sequence[float]) -> str:
+    """Their median, with the least and the greatest."""
+    return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})" if len(values) > 1 else f"{values[0]:.2f}"
+
+
+def measure(subject: Reducing, megabytes: float | None, folder: Path, pairs: int, seconds: float) -> Measured:
+    """Times a subject whose first input has so many 10^6 bytes, or its usual shape, in so many pairs of processes, each
+    for so many seconds."""
     model = onnx_model(subject, "float32")
     result = onnxfuse.optimize(model, "cpu", check=False).model
     nodes = f"{len(model.graph.node)} → {len(result.graph.node)}"
@@ -117,16 +125,19 @@ def measure(subject: Reducing, megabytes: float | None, folder: Path, seconds: f
     feeds = {f"x{index}": array for index, array in enumerate(arrays) if f"x{index}" in names}
     written = 4 * math.prod(output_shape(subject, [array.shape for array in arrays]))
     moved = sum(array.nbytes for array in arrays) + written
-    before = copy_seconds(moved)
-    timed = time_models(paths, InputSet("random", feeds), seconds=seconds)
-    copy = (before + copy_seconds(moved)) / 2
-    over = float(np.quantile(timed[RESULT].times, 0.25)) / copy
-    return Measured(nodes, *ratio_of(timed[ORIGINAL], timed[RESULT]), over)
+    ratios, overs = [], []
+    for _ in range(pairs):
+        before = copy_seconds(moved)
+        timed = time_models(paths, InputSet("random", feeds), seconds=seconds)
+        copy = (before + copy_seconds(moved)) / 2
+        ratios.append(ratio_of(timed[ORIGINAL], timed[RESULT])[0])
+        overs.append(float(np.quantile(timed[RESULT].times, 0.25)) / copy)
+    return Measured(nodes, tuple(ratios), tuple(overs))
 
 
 def geometric_mean(found: Sequence[Measured]) -> str:
     """That of ratios."""
-    return f"{math.exp(sum(math.log(one.ratio) for one in found) / len(found)):.2f}"
+    return f"{math.exp(sum(math.log(median(one.ratios)) for one in found) / len(found)):.2f}"
 
 
 def beside_peers(arguments: argparse.Namespace) -> int:
@@ -180,10 +191,11 @@ def main(given: Sequence[str] | None = None) -> int:
         for subject in (*CHAINS, *OPERATORS):
             if not fnmatchcase(subject.name, arguments.only):
                 continue
-            seconds = 0.5 if arguments.quick else None
-            found = [measure(subject, megabytes, Path(folder), seconds) for megabytes in arguments.megabytes]
+            pairs, seconds = (1, 0.5) if arguments.quick else (PAIRS, 1.5)
+            found = [measure(subject, megabytes, Path(folder), pairs, seconds) for megabytes in arguments.megabytes]
             measured[subject.name] = found
-            rows.append((f"{subject.name}, {subject.size(None)}", found[0].nodes, *found, f"{found[-1].over:.2f}"))
+            over = in_range(found[-1].overs) if found[-1].overs else ""
+            rows.append((f"{subject.name}, {subject.size(None)}", found[0].nodes, *found, over))
             print(*rows[-1], sep=" | ", flush=True)
     if not arguments.no_page:
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
