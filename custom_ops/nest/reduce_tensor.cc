@@ -20,12 +20,6 @@ constexpr int64_t kLeastColumns = 256;
 // Elements of rows at once.
 constexpr int64_t kUnitElements = 4096;
 
-template <class T> void divide(void* results, int64_t count, double by) {
-  auto* const values = static_cast<T*>(results);
-  const T divisor = static_cast<T>(by);
-  for (int64_t i = 0; i < count; ++i) values[i] /= divisor;
-}
-
 int64_t count_of(const std::vector<Extent>& dims) {
   int64_t count = 1;
   for (const Extent& dim : dims) count *= dim.size;
@@ -167,7 +161,9 @@ TensorReduction make_reduction(const Shape& shape, const std::vector<int>& axes,
     const bool few = geometry.results() < kManyColumns && inner.size >= 2 * kLeastPart;
     made.part = few ? std::max(kLeastPart, round_up(kColumnPart / geometry.columns, kReducedRows)) : inner.size;
     made.parts = divide_up(inner.size, made.part);
-    const int64_t share = std::clamp(geometry.columns / most_parts(), kLeastColumns, kMostColumns);
+    // Whole rows are read as they lie in memory, where these are enough to share.
+    const int64_t cuts = divide_up(most_parts(), made.parts * geometry.rows);
+    const int64_t share = std::clamp(geometry.columns / cuts, kLeastColumns, kMostColumns);
     const int64_t strips = divide_up(geometry.columns, share);
     made.unit_columns = round_up(divide_up(geometry.columns, strips), int64_t{16});
     made.units = divide_up(geometry.columns, made.unit_columns) * made.parts * geometry.rows;
@@ -193,8 +189,10 @@ TensorReduction make_reduction(const Shape& shape, const std::vector<int>& axes,
 
 void finish_reduction(Reduce reduce, DType type, int64_t elements, void* results, int64_t count) {
   if (reduce != Reduce::ReduceMean) return;
-  const auto by = static_cast<double>(std::max<int64_t>(elements, 1));
-  type == DType::f64 ? divide<double>(results, count, by) : divide<float>(results, count, by);
+  double by = static_cast<double>(std::max<int64_t>(elements, 1));
+  auto narrow = static_cast<float>(by);
+  const ChainLink division{Link::DivS, type == DType::f64 ? static_cast<void*>(&by) : &narrow, nullptr};
+  kernels().chains[static_cast<int>(type)](results, results, &division, 1, static_cast<size_t>(count), Stores::Plain);
 }
 
 void run_reduction(const TensorReduction& reduction, const void* in, void* out, void* scratch, const Host& host) {

@@ -16,8 +16,8 @@ constexpr int64_t kLongRow = 256;
 // nothing is repeated.
 constexpr int64_t kLongBlockRow = 512;
 constexpr int64_t kLongVectorRow = 1025;
-// Of the caches, what blocks of rows write goes past them from this share on: they wait for the memory of results else.
-constexpr int64_t kBlockShare = 3;
+// From this share of the caches on, results of blocks of rows, and of transposes, go past them: these wait for their memory else.
+constexpr int64_t kWaitingShare = 2;
 // Runs of at least so many elements of an output are cut into tiles of their own; of shorter ones a tile takes longer than to
 // put them into their places out of a buffer.
 constexpr int64_t kLongRun = 4096;
@@ -139,9 +139,9 @@ void StageBuilder::find_sources() {
   for (Slot& slot : stage_.slots) {
     if (slot.access == Access::Gathered) merge_dims(&slot);
   }
-  large_ = apart > (by_blocks() ? last_level_bytes() / kBlockShare : last_level_bytes()) - bytes;
+  large_ = apart > last_level_bytes() / (by_blocks() || transposed_ ? kWaitingShare : 1) - bytes;
   stage_.turns = bytes > level2_bytes() && !large_;
-  stage_.fetches = transposed_ && large_;
+  stage_.fetches = transposed_ && apart > level2_bytes() - bytes;
 }
 
 // Whether an output is a part of a tensor, whose elements do not all lie side by side.
