@@ -1,6 +1,8 @@
 #include "convolution/conv_epilogue.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -57,6 +59,24 @@ std::shared_ptr<const Plan> make_plan_of_parts(const Program& program, std::vect
   auto plan = make_plan(program, key, &error);
   const bool fits = plan != nullptr && plan->stages.size() == 1 && plan->scratch_bytes == 0 && plan->inputs[0].whole;
   return fits ? plan : nullptr;
+}
+
+bool computes_denormals(const Program& program, const Shape* shapes, const void* const* inputs) {
+  const auto is_denormal = [](DType type, const void* number) {
+    float x = 0;
+    double wide = 0;
+    if (type == DType::f32) std::memcpy(&x, number, sizeof x);
+    if (type == DType::f64) std::memcpy(&wide, number, sizeof wide);
+    return std::fpclassify(x) == FP_SUBNORMAL || std::fpclassify(wide) == FP_SUBNORMAL;
+  };
+  for (size_t id = 1; id < program.values.size(); ++id) {
+    const Value& value = program.values[id];
+    int64_t count = 0;
+    const bool single = value.kind == Value::Kind::Input && element_count(shapes[id], &count) && count == 1;
+    if (single && is_denormal(value.type, inputs[id])) return true;
+    if (value.kind == Value::Kind::Const && is_denormal(compute_type(value.type), &value.bits)) return true;
+  }
+  return false;
 }
 
 }  // namespace onnxfuse

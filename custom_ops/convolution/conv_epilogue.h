@@ -27,6 +27,10 @@ ConvEpilogue make_conv_epilogue(DType type, const Program& program, std::vector<
 // shapes.
 std::shared_ptr<const Plan> make_plan_of_parts(const Program& program, std::vector<Shape> shapes);
 
+// Whether a number that a Program computes with is denormal: a constant, or an input after the first of one element.  Such a
+// Program runs without DenormalsAsZeros.
+bool computes_denormals(const Program& program, const Shape* shapes, const void* const* inputs);
+
 }  // namespace onnxfuse
 
 #endif  // ONNXFUSE_CONV_EPILOGUE_H_

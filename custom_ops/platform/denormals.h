@@ -12,13 +12,16 @@ namespace onnxfuse {
 
 // As long as it lives, denormal numbers count as zeros in this thread, as operands and as results.  It is for what sums up
 // products: an activation may leave them, as SiLU does below -87, each of which would slow down all that are summed up with
-// it, and no sum shows them.  What promises the bits of ONNX Runtime's nodes runs without it.
+// it, and no sum shows them.  What promises the bits of ONNX Runtime's nodes runs without it, and so does, if not `wanted`, what
+// computes with denormal constants: of x + 1e-38 a logarithm is taken.
 class DenormalsAsZeros {
  public:
   DenormalsAsZeros(const DenormalsAsZeros&) = delete;
   DenormalsAsZeros& operator=(const DenormalsAsZeros&) = delete;
 #if defined(__x86_64__)
-  DenormalsAsZeros() : before_(_mm_getcsr()) { _mm_setcsr(before_ | kFlushToZero | kDenormalsAreZero); }
+  explicit DenormalsAsZeros(bool wanted = true) : before_(_mm_getcsr()) {
+    if (wanted) _mm_setcsr(before_ | kFlushToZero | kDenormalsAreZero);
+  }
   ~DenormalsAsZeros() { _mm_setcsr(before_); }
 
  private:
@@ -26,7 +29,9 @@ class DenormalsAsZeros {
   static constexpr unsigned kDenormalsAreZero = 1u << 6;
   const unsigned before_;
 #elif defined(__aarch64__)
-  DenormalsAsZeros() : before_(control()) { control(before_ | kFlushToZero); }
+  explicit DenormalsAsZeros(bool wanted = true) : before_(control()) {
+    if (wanted) control(before_ | kFlushToZero);
+  }
   ~DenormalsAsZeros() { control(before_); }
 
  private:
@@ -39,7 +44,7 @@ class DenormalsAsZeros {
   static void control(uint64_t word) { __asm__ volatile("msr fpcr, %0" : : "r"(word) : "memory"); }
   const uint64_t before_;
 #else
-  DenormalsAsZeros() {}
+  explicit DenormalsAsZeros(bool = true) {}
 #endif
 };
 

@@ -379,7 +379,7 @@ void run_conv_cpu(const ConvCpuPlan& plan, const ConvTensors& tensors, const Hos
   // ORT gives each thread a share of units that follow one another, the same share in every node, so that a thread finds in
   // its core's caches what it has computed of a tensor before.
   const auto compute = [&](int64_t unit) {
-    const DenormalsAsZeros zeros;
+    const DenormalsAsZeros zeros(!tensors.denormals);
     Worker(run).compute(unit);
   };
   run_parts(host, plan.units, compute, plan.alone);

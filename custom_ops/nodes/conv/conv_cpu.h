@@ -88,6 +88,7 @@ struct ConvTensors {
   const void* const* prologue;  // X and its other operands
   const void* const* epilogue;  // anything for the convolution's result, and its other operands
   void* const* outputs;
+  bool denormals;  // whether the Programs compute with some (computes_denormals)
 };
 
 // Runs a plan.  Without an epilogue the one output is the convolution's result.

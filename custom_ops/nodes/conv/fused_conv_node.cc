@@ -126,12 +126,17 @@ void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, co
   const OverlappingOutputs overlapping(host, outputs, results, bytes);
   std::vector<RunMemory> copies;
   for (size_t o = 0; o < results; ++o) keep_apart(host, outputs[o], bytes(o), key.shapes, types, data, &copies);
+  const auto computes_denormals = [&](const ProgramKernel* kernel, size_t before) {
+    return kernel != nullptr && onnxfuse::computes_denormals(kernel->program(), key.shapes.data() + before, data + before);
+  };
+  const bool denormals = computes_denormals(kernels.prologue, 1) ||
+                         computes_denormals(kernels.epilogue, 1 + node_.prologue_operands());
   // With X in place of W each Program's operands follow what it reads, but for the result, which has no place yet.
   const void* const weights = std::exchange(data[1], data[0]);
   const void** const prologue = data + 1;
   const void** const epilogue = prologue + node_.prologue_operands();
   if (!plan) return compute_empty(host, kernels, key, epilogue, outputs, output_memory);
-  ConvTensors tensors{data[0], weights, prologue, epilogue, outputs};
+  ConvTensors tensors{data[0], weights, prologue, epilogue, outputs, denormals};
   const bool prepares = kernels.prologue != nullptr && plan->prologue == nullptr;
   const RunMemory prepared(host, prepares ? bytes_of(key.shapes[0], kernels.type) : 0);
   if (prepares) {

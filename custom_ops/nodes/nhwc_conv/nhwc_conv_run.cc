@@ -110,8 +110,13 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
   }
   const RunMemory copy = copy_input(plan, node.nhwc[0], host, &run.x);
   const int64_t units = plan.images * plan.pixel_units * plan.filter_units;
+  const auto computes_denormals = [&](const Program& program, size_t first) {
+    return onnxfuse::computes_denormals(program, plan.key.shapes.data() + first - 1, inputs.data() + first - 1);
+  };
+  const bool flushes = !computes_denormals(node.prologue, node.first_operand()) && !computes_denormals(node.epilogue, second) &&
+                       !(node.has_expansion && computes_denormals(node.expanded, node.expanded_operands()));
   const auto compute = [&](int64_t unit) {
-    const DenormalsAsZeros zeros;
+    const DenormalsAsZeros zeros(flushes);
     NhwcConvWorker(run).compute(unit);
   };
   run_parts(host, units, compute, plan.alone);

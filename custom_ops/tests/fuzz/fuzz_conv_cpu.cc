@@ -58,7 +58,7 @@ void check_results(const ConvCpuPlan& plan, const ConvNode& node, const std::vec
     std::fill_n(memory.back().get(), count, -1e9f);
     outputs.push_back(memory.back().get());
   }
-  const ConvTensors tensors{x.get(), w.get(), prologue.data(), epilogue.data(), outputs.data()};
+  const ConvTensors tensors{x.get(), w.get(), prologue.data(), epilogue.data(), outputs.data(), false};
   run_conv_cpu(plan, tensors, fuzz::kHost);
   for (size_t o = 0; o < outputs.size(); ++o) {
     const auto added = static_cast<float>(has_epilogue && o == 0 ? node.epilogue_operands() : 0);
