@@ -323,21 +323,24 @@ def _is_inside_matmul(node: gs.Node, editor: GraphEditor, activations: frozenset
 
 
 def _keeps_weights_exact(node: gs.Node, editor: GraphEditor) -> bool:
-    """Whether an addition keeps ONNX Runtime from quantizing a factor of the product before it.
+    """Whether a node keeps ONNX Runtime from quantizing a factor of the product before it.
 
     Its CPU provider makes a MatMul of dequantized constants a MatMulNBits that rounds the other factor to 8 bits, with
     a vector as its bias; but a product of two dimensions and what is added to it in two become a Gemm, which it leaves
-    in floats.  Read off ORT 1.32.
+    in floats, and behind a Relu or Clip that one node reads it expects a QuantizeLinear.  Read off ORT 1.32.
     """
-    if standard_op(node) != "Add":
+    op = standard_op(node)
+    if op not in ("Add", "Relu", "Clip"):
         return False
-    for index, tensor in enumerate(node.inputs):
+    for index, tensor in enumerate(node.inputs[:2] if op == "Add" else node.inputs[:1]):
         product = producer_of(tensor)
-        if product is None or standard_op(product) != "MatMul" or _only_reader(product, "Add", editor) is None:
+        if product is None or standard_op(product) != "MatMul" or _only_reader(product, op, editor) is None:
             continue
         dequantizing = producer_of(product.inputs[1])
         if dequantizing is None or standard_op(dequantizing) != "DequantizeLinear":
             continue
+        if op != "Add":
+            return len(node.outputs[0].outputs) == 1
         if _may_have_two(product.inputs[0].shape) and _may_have_two(node.inputs[1 - index].shape):
             return True
     return False

@@ -160,6 +160,31 @@ def test_a_sum_that_keeps_a_product_from_being_quantized_stays_with_it(target: s
     assert ["Tanh", "Mul"] in [region.ops for region in result.report.fused]
 
 
+@pytest.mark.parametrize("target", ["cpu", "cuda"])
+@pytest.mark.parametrize("bounding", ["Relu(p)", "Clip(p, low, high)"])
+def test_a_bound_that_keeps_a_product_from_being_quantized_stays_with_it(
+    bounding: str, target: str, tmp_path: Path
+) -> None:
+    """Behind a Relu or Clip that one node reads ONNX Runtime expects a QuantizeLinear, and leaves the product exact."""
+    rng = np.random.default_rng(0)
+    text = (
+        "g (float[2, 90, 40] x) => (float[2, 90, 48] y) {"
+        f" w = DequantizeLinear <axis = 1> (q, s) p = MatMul(x, w) b = {bounding} e = Exp(b) y = Mul(e, e) }}"
+    )
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]>\n{text}')
+    constants = {
+        "q": rng.integers(-99, 99, (40, 48)).astype(np.int8),
+        "s": rng.standard_normal(48).astype(np.float32) * np.float32(1e-3),
+        "low": np.float32(-1),
+        "high": np.float32(1),
+    }
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
+    assert "MatMulNBits" not in _kernels(model, tmp_path / "original.onnx")
+    result = onnxfuse.optimize(model, target, **({"embed": False, "arch": "sm_90"} if target == "cuda" else {}))
+    assert result.report.fused
+    assert "MatMulNBits" not in _kernels(result.model, tmp_path / "optimized.onnx")
+
+
 @pytest.mark.parametrize("before", ["Tanh", "Softmax"])
 @pytest.mark.parametrize("moved", ["", "Transpose <perm = [1, 0]>", "Flatten"])
 @pytest.mark.parametrize("weights", ["int8", "int4"])
