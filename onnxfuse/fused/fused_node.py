@@ -185,7 +185,7 @@ def local_function(
     body: list[onnx.NodeProto] = []
     constants: dict[bytes, str] = {}
     given: dict[str, onnx.TensorProto] = {}
-    for position, node in enumerate(nodes):
+    for position, node in enumerate(_read_nodes(nodes, outputs)):
         arguments: list[str] = []
         for index, tensor in enumerate(node.inputs):
             if ignores_input(node, index) or not tensor.name:
@@ -222,6 +222,18 @@ def local_function(
     types = " ".join(str(tensor.dtype) for tensor in (*inputs, *outputs))
     set_overload(function, types, *(node.op for node in nodes))
     return function, given
+
+
+def _read_nodes(nodes: Sequence[gs.Node], outputs: Sequence[gs.Tensor]) -> list[gs.Node]:
+    """Those that the outputs need: of what matters for its type alone no value is computed."""
+    needed = set(map(id, outputs))
+    found = []
+    for node in reversed(nodes):
+        if needed.isdisjoint(map(id, node.outputs)):
+            continue
+        found.append(node)
+        needed.update(id(tensor) for index, tensor in enumerate(node.inputs) if not ignores_input(node, index))
+    return found[::-1]
 
 
 def constant_from_attribute(output: str, attribute: str) -> onnx.NodeProto:

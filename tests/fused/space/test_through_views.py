@@ -293,6 +293,16 @@ def test_what_is_read_for_its_type_alone_is_no_view() -> None:
     np.testing.assert_array_equal(*(fusing.run(one, feeds, library=one is fused)[0] for one in (model, fused)))
 
 
+def test_a_view_that_is_read_for_its_type_alone_is_not_computed() -> None:
+    text = "g (uint64[1] x, uint64[5] t) => (uint64[1] y) { v = Gather(t, last) y = CastLike(x, v) }"
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 19]>\n{text}')
+    model.graph.initializer.append(numpy_helper.from_array(np.array([4]), "last"))
+    fused = onnxfuse.optimize(model, "cpu", check=False).model
+    feeds = {"x": np.array([7], np.uint64), "t": np.arange(5, dtype=np.uint64)}
+    for library in (True, False):
+        np.testing.assert_array_equal(fusing.run(fused, feeds, library=library)[0], feeds["x"])
+
+
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 def test_a_region_does_not_wait_for_halves_that_wait_for_it(target: str) -> None:
     """What is on both sides of the Reshape makes what changes places and reads the CumSum of what that is added to."""
