@@ -1,7 +1,7 @@
 #include "convolution/conv_epilogue.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -62,19 +62,21 @@ std::shared_ptr<const Plan> make_plan_of_parts(const Program& program, std::vect
 }
 
 bool computes_denormals(const Program& program, const Shape* shapes, const void* const* inputs) {
+  // Those of float16 are normal in float32.
   const auto is_denormal = [](DType type, const void* number) {
-    float x = 0;
-    double wide = 0;
-    if (type == DType::f32) std::memcpy(&x, number, sizeof x);
-    if (type == DType::f64) std::memcpy(&wide, number, sizeof wide);
-    return std::fpclassify(x) == FP_SUBNORMAL || std::fpclassify(wide) == FP_SUBNORMAL;
+    const int fraction = type == DType::f32 ? 23 : type == DType::f64 ? 52 : type == DType::bf16 ? 7 : 0;  // bits
+    if (fraction == 0) return false;
+    uint64_t bits = 0;
+    std::memcpy(&bits, number, storage_size(type));
+    const uint64_t magnitude = bits & ~(uint64_t{1} << (8 * storage_size(type) - 1));
+    return magnitude > 0 && magnitude < uint64_t{1} << fraction;
   };
   for (size_t id = 1; id < program.values.size(); ++id) {
     const Value& value = program.values[id];
     int64_t count = 0;
+    if (value.kind == Value::Kind::Const && is_denormal(compute_type(value.type), &value.bits)) return true;
     const bool single = value.kind == Value::Kind::Input && element_count(shapes[id], &count) && count == 1;
     if (single && is_denormal(value.type, inputs[id])) return true;
-    if (value.kind == Value::Kind::Const && is_denormal(compute_type(value.type), &value.bits)) return true;
   }
   return false;
 }

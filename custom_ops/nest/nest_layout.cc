@@ -28,7 +28,7 @@ constexpr int64_t kFarColumnBytes = 2 << 20;
 // What follows depends on shapes alone, or else results would differ from one machine to the next.
 // What a row keeps at most: longer ones are read again.
 constexpr int64_t kMostKept = 640 << 10;
-// Of a row that goes through all phases in a group of its own, with its tensors.
+// The bytes of a longer row, with those of its tensors, that goes through all phases as a group of its own: the level 2 cache has them.
 constexpr int64_t kMostGrouped = 320 << 10;
 // So few rows, of so many elements at least, are shared by threads.
 constexpr int64_t kFewRows = 16;

@@ -8,7 +8,7 @@
 
 namespace onnxfuse {
 
-// Elements of a longer row are computed, and reduced, in parts that stay in the level 1 cache.
+// Elements of a longer row that is no group of its own are computed, and reduced, in parts that stay in the level 1 cache.
 constexpr int64_t kRowPart = 4096;
 
 bool has_long_rows(const NestGeometry& geometry);

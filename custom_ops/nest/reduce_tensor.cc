@@ -161,9 +161,7 @@ TensorReduction make_reduction(const Shape& shape, const std::vector<int>& axes,
     const bool few = geometry.results() < kManyColumns && inner.size >= 2 * kLeastPart;
     made.part = few ? std::max(kLeastPart, round_up(kColumnPart / geometry.columns, kReducedRows)) : inner.size;
     made.parts = divide_up(inner.size, made.part);
-    // Whole rows are read as they lie in memory, where these are enough to share.
-    const int64_t cuts = divide_up(most_parts(), made.parts * geometry.rows);
-    const int64_t share = std::clamp(geometry.columns / cuts, kLeastColumns, kMostColumns);
+    const int64_t share = std::clamp(geometry.columns / most_parts(), kLeastColumns, kMostColumns);
     const int64_t strips = divide_up(geometry.columns, share);
     made.unit_columns = round_up(divide_up(geometry.columns, strips), int64_t{16});
     made.units = divide_up(geometry.columns, made.unit_columns) * made.parts * geometry.rows;

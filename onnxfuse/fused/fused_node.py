@@ -185,7 +185,7 @@ def local_function(
     body: list[onnx.NodeProto] = []
     constants: dict[bytes, str] = {}
     given: dict[str, onnx.TensorProto] = {}
-    for position, node in enumerate(_read_nodes(nodes, outputs)):
+    for position, node in enumerate(_needed_nodes(nodes, outputs)):
         arguments: list[str] = []
         for index, tensor in enumerate(node.inputs):
             if ignores_input(node, index) or not tensor.name:
@@ -224,7 +224,7 @@ def local_function(
     return function, given
 
 
-def _read_nodes(nodes: Sequence[gs.Node], outputs: Sequence[gs.Tensor]) -> list[gs.Node]:
+def _needed_nodes(nodes: Sequence[gs.Node], outputs: Sequence[gs.Tensor]) -> list[gs.Node]:
     """Those that the outputs need: of what matters for its type alone no value is computed."""
     needed = set(map(id, outputs))
     found = []

@@ -33,7 +33,7 @@ ONE_KERNEL = "ONNX Runtime already computes it in one kernel"
 ATTENTION = "ONNX Runtime fuses it into an attention"
 INSIDE_MATMUL = "ONNX Runtime computes it inside the matrix product"
 EXACT_FACTOR = "without it ONNX Runtime would multiply by the quantized weights, and quantize the other factor anew"
-EXACT_SUM = "without it ONNX Runtime would multiply by the quantized weights, and quantize the other factor too"
+EXACT_PRODUCT = "without it ONNX Runtime would multiply by the quantized weights, and quantize the other factor too"
 LOGARITHM = "a logarithm reads it, and ONNX Runtime's Sigmoid is 0 where the exact one is small"
 
 GEMM_ACTIVATIONS = frozenset(("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Elu", "Selu", "HardSigmoid", "Softplus"))
@@ -195,7 +195,7 @@ class OrtFusions:
                 self.reasons[id(kept)] = EXACT_FACTOR
         for node in nodes:
             if _keeps_weights_exact(node, editor):
-                self.reasons[id(node)] = EXACT_SUM
+                self.reasons[id(node)] = EXACT_PRODUCT
             elif _is_inside_matmul(node, editor, provider.gemm_activations):
                 if provider.frees_bias(node):
                     self._add_kernel([node])
@@ -329,21 +329,26 @@ def _keeps_weights_exact(node: gs.Node, editor: GraphEditor) -> bool:
     a vector as its bias; but a product of two dimensions and what is added to it in two become a Gemm, which it leaves
     in floats, and behind a Relu or Clip that one node reads it expects a QuantizeLinear.  Read off ORT 1.32.
     """
-    op = standard_op(node)
-    if op not in ("Add", "Relu", "Clip"):
+    if standard_op(node) in ("Relu", "Clip"):
+        (made,) = node.outputs
+        read_once = len(made.outputs) == 1 and not editor.is_graph_output(made)
+        return read_once and _product_of_weights(node.inputs[0], node, editor) is not None
+    if standard_op(node) != "Add":
         return False
-    for index, tensor in enumerate(node.inputs[:2] if op == "Add" else node.inputs[:1]):
-        product = producer_of(tensor)
-        if product is None or standard_op(product) != "MatMul" or _only_reader(product, op, editor) is None:
-            continue
-        dequantizing = producer_of(product.inputs[1])
-        if dequantizing is None or standard_op(dequantizing) != "DequantizeLinear":
-            continue
-        if op != "Add":
-            return len(node.outputs[0].outputs) == 1
-        if _may_have_two(product.inputs[0].shape) and _may_have_two(node.inputs[1 - index].shape):
+    for tensor, other in (node.inputs, node.inputs[::-1]):
+        product = _product_of_weights(tensor, node, editor)
+        if product is not None and _may_have_two(product.inputs[0].shape) and _may_have_two(other.shape):
             return True
     return False
+
+
+def _product_of_weights(tensor: gs.Tensor, reader: gs.Node, editor: GraphEditor) -> gs.Node | None:
+    """The MatMul of dequantized weights that makes a tensor, if ``reader`` alone reads that."""
+    product = producer_of(tensor)
+    if product is None or standard_op(product) != "MatMul" or _only_reader(product, reader.op, editor) is None:
+        return None
+    weights = producer_of(product.inputs[1])
+    return product if weights is not None and standard_op(weights) == "DequantizeLinear" else None
 
 
 def _may_have_two(shape: Sequence[int | str | None] | None) -> bool:
