@@ -34,6 +34,19 @@ size_t take_bias(Program* program, int axis, int rank) {
   return other;
 }
 
+// Of types whose denormal numbers are denormal in what is computed with, as those of float16 are not; else 0.
+int fraction_bits(DType type) {
+  return type == DType::f32 ? 23 : type == DType::f64 ? 52 : type == DType::bf16 ? 7 : 0;
+}
+
+bool is_denormal(DType type, const void* number) {
+  if (fraction_bits(type) == 0) return false;
+  uint64_t bits = 0;
+  std::memcpy(&bits, number, storage_size(type));
+  const uint64_t magnitude = bits & ~(uint64_t{1} << (8 * storage_size(type) - 1));
+  return magnitude > 0 && magnitude < uint64_t{1} << fraction_bits(type);
+}
+
 }  // namespace
 
 ConvEpilogue make_conv_epilogue(DType type, const Program& program, std::vector<Shape> shapes, int axis) {
@@ -61,24 +74,21 @@ std::shared_ptr<const Plan> make_plan_of_parts(const Program& program, std::vect
   return fits ? plan : nullptr;
 }
 
-bool computes_denormals(const Program& program, const Shape* shapes, const void* const* inputs) {
-  // Those of float16 are normal in float32.
-  const auto is_denormal = [](DType type, const void* number) {
-    const int fraction = type == DType::f32 ? 23 : type == DType::f64 ? 52 : type == DType::bf16 ? 7 : 0;  // bits
-    if (fraction == 0) return false;
-    uint64_t bits = 0;
-    std::memcpy(&bits, number, storage_size(type));
-    const uint64_t magnitude = bits & ~(uint64_t{1} << (8 * storage_size(type) - 1));
-    return magnitude > 0 && magnitude < uint64_t{1} << fraction;
-  };
+void ProgramNumbers::add(const Program& program, const std::vector<Shape>& shapes, size_t first) {
   for (size_t id = 1; id < program.values.size(); ++id) {
     const Value& value = program.values[id];
     int64_t count = 0;
-    if (value.kind == Value::Kind::Const && is_denormal(compute_type(value.type), &value.bits)) return true;
-    const bool single = value.kind == Value::Kind::Input && element_count(shapes[id], &count) && count == 1;
-    if (single && is_denormal(value.type, inputs[id])) return true;
+    if (value.kind == Value::Kind::Const) {
+      denormal |= is_denormal(compute_type(value.type), &value.bits);
+    } else if (value.kind == Value::Kind::Input && fraction_bits(value.type) > 0) {
+      const size_t input = first + id - 1;
+      if (element_count(shapes[input], &count) && count == 1) inputs.emplace_back(input, value.type);
+    }
   }
-  return false;
+}
+
+bool ProgramNumbers::any_denormal(const void* const* data) const {
+  return denormal || std::any_of(inputs.begin(), inputs.end(), [data](const auto& one) { return is_denormal(one.second, data[one.first]); });
 }
 
 }  // namespace onnxfuse

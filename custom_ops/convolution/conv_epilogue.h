@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "plan/plan.h"
@@ -27,9 +28,15 @@ ConvEpilogue make_conv_epilogue(DType type, const Program& program, std::vector<
 // shapes.
 std::shared_ptr<const Plan> make_plan_of_parts(const Program& program, std::vector<Shape> shapes);
 
-// Whether a number that a Program computes with is denormal: a constant, or an input after the first of one element.  Such a
-// Program runs without DenormalsAsZeros.
-bool computes_denormals(const Program& program, const Shape* shapes, const void* const* inputs);
+// The numbers that a node's Programs compute with.  Where one is denormal they run without DenormalsAsZeros.
+struct ProgramNumbers {
+  bool denormal = false;                          // whether a constant is
+  std::vector<std::pair<size_t, DType>> inputs;  // of the node, those of one element
+
+  // Takes those of a Program whose operands, after the first, are the node's inputs from `first` on.
+  void add(const Program& program, const std::vector<Shape>& shapes, size_t first);
+  bool any_denormal(const void* const* data) const;
+};
 
 }  // namespace onnxfuse
 

@@ -45,6 +45,7 @@ struct ConvCpuPlan {
   std::unique_ptr<const ConvLanes> lanes;
   std::unique_ptr<const ConvStrips> strips;
   ConvEpilogue epilogue;
+  ProgramNumbers numbers;
   const Program* prologue = nullptr;  // that strips compute from X as they read it
   std::shared_ptr<const Plan> prologue_plan;
   // Of the Programs' inputs, where they run by themselves: the prologue before the convolution, the epilogue after it.
@@ -88,7 +89,7 @@ struct ConvTensors {
   const void* const* prologue;  // X and its other operands
   const void* const* epilogue;  // anything for the convolution's result, and its other operands
   void* const* outputs;
-  bool denormals;  // whether the Programs compute with some (computes_denormals)
+  bool denormals;  // whether the Programs compute with some (ProgramNumbers)
 };
 
 // Runs a plan.  Without an epilogue the one output is the convolution's result.

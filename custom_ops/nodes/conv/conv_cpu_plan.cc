@@ -149,6 +149,8 @@ std::shared_ptr<const ConvCpuPlan> make_conv_cpu_plan(const ConvNode& node, DTyp
   }
   auto plan = std::make_shared<ConvCpuPlan>(key, shapes.geometry, type, make_conv_epilogue(type, epilogue, of_epilogue, 1));
   if (plan->epilogue.plan == nullptr) plan->epilogue_key.shapes = std::move(of_epilogue);
+  plan->numbers.add(epilogue, key.shapes, 2 + node.prologue_operands());
+  if (prologue != nullptr) plan->numbers.add(*prologue, key.shapes, 2);
   // Channels by themselves are read from X itself.
   if (prologue != nullptr && type == DType::f32 && plan->way == ConvWay::Strips && plan->strips->is_product()) {
     plan->prologue_plan = make_plan_of_parts(*prologue, prologue_inputs(node, key.shapes));

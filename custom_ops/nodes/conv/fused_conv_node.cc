@@ -126,10 +126,7 @@ void FusedConvNode::compute_on_host(const Host& host, const Kernels& kernels, co
   const OverlappingOutputs overlapping(host, outputs, results, bytes);
   std::vector<RunMemory> copies;
   for (size_t o = 0; o < results; ++o) keep_apart(host, outputs[o], bytes(o), key.shapes, types, data, &copies);
-  const auto keeps_denormals = [&](const ProgramKernel* kernel, size_t first) {
-    return kernel != nullptr && computes_denormals(kernel->program(), key.shapes.data() + first - 1, data + first - 1);
-  };
-  const bool denormals = keeps_denormals(kernels.prologue, 2) || keeps_denormals(kernels.epilogue, 2 + node_.prologue_operands());
+  const bool denormals = plan && plan->numbers.any_denormal(data);
   // With X in place of W each Program's operands follow what it reads, but for the result, which has no place yet.
   const void* const weights = std::exchange(data[1], data[0]);
   const void** const prologue = data + 1;

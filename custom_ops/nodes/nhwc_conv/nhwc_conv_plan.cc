@@ -251,6 +251,10 @@ bool plan_nhwc_conv(const NhwcConv& node, const NhwcShapes& shapes, const PlanKe
       if (plan->whole_prologue == nullptr) return false;
     }
   }
+  const size_t first = node.first_operand();
+  plan->numbers.add(node.prologue, key.shapes, first);
+  plan->numbers.add(node.epilogue, key.shapes, first + node.conv.prologue_operands());
+  plan->numbers.add(node.expanded, key.shapes, node.expanded_operands());
   Routes routes = find_routes(node, *plan);
   divide_work(node, shapes, plan, &routes.epilogue.straight);
   spare_small_tiles(node, *plan, &routes);

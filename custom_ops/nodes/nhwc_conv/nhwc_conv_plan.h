@@ -57,6 +57,7 @@ struct NhwcConvPlan {
   ConvEpilogue prologue;
   std::shared_ptr<const Plan> whole_prologue;
   ConvEpilogue expanded;
+  ProgramNumbers numbers;
   Route epilogue_route = Route::Memory;
   Route prologue_route = Route::Memory;  // of what single channels make for a product
   Route expanded_route = Route::Memory;  // of what is made for single channels

@@ -110,12 +110,7 @@ void run_nhwc_conv(const NhwcConv& node, const NhwcConvPlan& plan, const std::ve
   }
   const RunMemory copy = copy_input(plan, node.nhwc[0], host, &run.x);
   const int64_t units = plan.images * plan.pixel_units * plan.filter_units;
-  // Of a Program whose operands are inputs from `first` on.
-  const auto keeps_denormals = [&](const Program& program, size_t first) {
-    return computes_denormals(program, plan.key.shapes.data() + first - 1, inputs.data() + first - 1);
-  };
-  const bool flushes = !keeps_denormals(node.prologue, node.first_operand()) && !keeps_denormals(node.epilogue, second) &&
-                       !keeps_denormals(node.expanded, node.expanded_operands());
+  const bool flushes = !plan.numbers.any_denormal(inputs.data());
   const auto compute = [&](int64_t unit) {
     const DenormalsAsZeros zeros(flushes);
     NhwcConvWorker(run).compute(unit);
