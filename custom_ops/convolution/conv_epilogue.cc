@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -34,17 +35,22 @@ size_t take_bias(Program* program, int axis, int rank) {
   return other;
 }
 
-// Of types whose denormal numbers are denormal in what is computed with, as those of float16 are not; else 0.
-int fraction_bits(DType type) {
-  return type == DType::f32 ? 23 : type == DType::f64 ? 52 : type == DType::bf16 ? 7 : 0;
+// With so many bits of fraction.
+template <class Word> bool is_denormal(const void* number, int fraction) {
+  Word bits;
+  std::memcpy(&bits, number, sizeof bits);
+  const Word magnitude = bits & (std::numeric_limits<Word>::max() >> 1);
+  return magnitude > 0 && magnitude >> fraction == 0;
 }
 
+// Those of float16 are normal in what is computed with.
 bool is_denormal(DType type, const void* number) {
-  if (fraction_bits(type) == 0) return false;
-  uint64_t bits = 0;
-  std::memcpy(&bits, number, storage_size(type));
-  const uint64_t magnitude = bits & ~(uint64_t{1} << (8 * storage_size(type) - 1));
-  return magnitude > 0 && magnitude < uint64_t{1} << fraction_bits(type);
+  switch (type) {
+    case DType::f32: return is_denormal<uint32_t>(number, 23);
+    case DType::f64: return is_denormal<uint64_t>(number, 52);
+    case DType::bf16: return is_denormal<uint16_t>(number, 7);
+    default: return false;
+  }
 }
 
 }  // namespace
@@ -80,7 +86,7 @@ void ProgramNumbers::add(const Program& program, const std::vector<Shape>& shape
     int64_t count = 0;
     if (value.kind == Value::Kind::Const) {
       denormal |= is_denormal(compute_type(value.type), &value.bits);
-    } else if (value.kind == Value::Kind::Input && fraction_bits(value.type) > 0) {
+    } else if (value.kind == Value::Kind::Input) {
       const size_t input = first + id - 1;
       if (element_count(shapes[input], &count) && count == 1) inputs.emplace_back(input, value.type);
     }
@@ -88,7 +94,8 @@ void ProgramNumbers::add(const Program& program, const std::vector<Shape>& shape
 }
 
 bool ProgramNumbers::any_denormal(const void* const* data) const {
-  return denormal || std::any_of(inputs.begin(), inputs.end(), [data](const auto& one) { return is_denormal(one.second, data[one.first]); });
+  const auto is_one = [data](const auto& input) { return is_denormal(input.second, data[input.first]); };
+  return denormal || std::any_of(inputs.begin(), inputs.end(), is_one);
 }
 
 }  // namespace onnxfuse
