@@ -15,7 +15,7 @@ namespace onnxfuse {
 namespace {
 
 // Of columns that one chain makes, so many rows are joined one after the other before they are joined with all before.
-constexpr int64_t kChainedColumnRows = 16;
+constexpr int64_t kChainedColumnRows = 32;
 
 // One thread's view of blocks: the memory that they work in.
 class BlockRunner {

@@ -74,6 +74,7 @@ VECTORS(expm1)
 VECTORS(log)
 VECTORS(tanh)
 VECTORS(sigmoid)
+VECTORS(silu)
 VECTORS(erf)
 VECTORS(softplus)
 VECTORS(mish)
@@ -101,9 +102,18 @@ double normal_sigmoid_reference(double x) { return x < static_cast<double>(math:
 double softplus_reference(double x) { return std::fmax(x, 0) + std::log1p(std::exp(-std::fabs(x))); }
 double mish_reference(double x) { return x * std::tanh(softplus_reference(x)); }
 double gelu_reference(double x) { return x * (0.5 * std::erfc(-x * 0.70710678118654752)); }
-double gelu_tanh_reference(double x) {
-  return x * sigmoid_reference(x * (1.5957691216057308 + 0.07135481627260025 * x * x));
-}
+double silu_reference(double x) { return x * normal_sigmoid_reference(x); }
+double gelu_tanh_argument(double x) { return x * (1.5957691216057308 + 0.07135481627260025 * x * x); }
+double gelu_tanh_reference(double x) { return x * sigmoid_reference(gelu_tanh_argument(x)); }
+#if defined(__AVX512F__)
+// By vectors nothing is left of a gate where 1 + e^-x is no float: x / log(2) is then below -128 when rounded to 1/32.
+double gated_reference(double x, double y) { return x * (y < -88.71201 ? 0 : sigmoid_reference(y)); }
+double silu_vectors_reference(double x) { return gated_reference(x, x); }
+double gelu_tanh_vectors_reference(double x) { return gated_reference(x, gelu_tanh_argument(x)); }
+#else
+constexpr Reference silu_vectors_reference = silu_reference;
+constexpr Reference gelu_tanh_vectors_reference = gelu_tanh_reference;
+#endif
 
 #define STD(NAME) [](double x) -> double { return std::NAME(x); }
 const Function kFunctions[] = {
@@ -112,16 +122,18 @@ const Function kFunctions[] = {
     {"log*", log_vectors, STD(log)},
     {"tanh*", tanh_vectors, STD(tanh)},
     {"sigmoid*", sigmoid_vectors, normal_sigmoid_reference},
+    {"silu*", silu_vectors, silu_vectors_reference},
     {"erf*", erf_vectors, STD(erf)},
     {"softplus*", softplus_vectors, softplus_reference},
     {"mish*", mish_vectors, mish_reference},
     {"gelu*", gelu_vectors, gelu_reference},
-    {"gelu_tanh*", gelu_tanh_vectors, gelu_tanh_reference},
+    {"gelu_tanh*", gelu_tanh_vectors, gelu_tanh_vectors_reference},
     {"exp", exp_loop, STD(exp)},
     {"expm1", expm1_loop, STD(expm1)},
     {"log", log_loop, STD(log)},
     {"tanh", tanh_loop, STD(tanh)},
     {"sigmoid", sigmoid_loop, normal_sigmoid_reference},
+    {"silu", silu_loop, silu_reference},
     {"erf", erf_loop, STD(erf)},
     {"softplus", softplus_loop, softplus_reference},
     {"mish", mish_loop, mish_reference},

@@ -278,6 +278,7 @@ ONNXFUSE_MATH_FUNCTOR(Log, log)
 ONNXFUSE_MATH_FUNCTOR(Tanh, tanh)
 ONNXFUSE_MATH_FUNCTOR(Erf, erf)
 ONNXFUSE_MATH_FUNCTOR(Sigmoid, sigmoid)
+ONNXFUSE_MATH_FUNCTOR(Silu, silu)
 ONNXFUSE_MATH_FUNCTOR(Softplus, softplus)
 ONNXFUSE_MATH_FUNCTOR(Mish, mish)
 ONNXFUSE_MATH_FUNCTOR(Gelu, gelu)
@@ -291,10 +292,6 @@ ONNXFUSE_MATH_FUNCTOR(Asinh, asinh)
 ONNXFUSE_MATH_FUNCTOR(Acosh, acosh)
 ONNXFUSE_MATH_FUNCTOR(Atanh, atanh)
 #undef ONNXFUSE_MATH_FUNCTOR
-
-struct Silu {
-  template <class T> static T apply(T a) { return a * math::sigmoid(a); }
-};
 
 // These work on arrays: an argument that is too large takes another road.
 #define ONNXFUSE_MATH_ARRAY(name, function)                                                              \
