@@ -113,8 +113,8 @@ alignas(64) constexpr float kMorePowersOfTwo[32] = {
     0x1.de8724p+0f, 0x1.e9019cp+0f, 0x1.f3b6d2p+0f, 0x1.fea80ep+0f};
 constexpr float kRoundTo32nds = kRound / 32;
 
-// 1 + e^-(x + rest) for x <= 104: infinite below -88.712, where 2^n is, but NaN of -Inf.  Of two tables in one, and a polynomial
-// shorter by one term, the error is twice that of exp_power, half of which is left when the sum is rounded and divided by.
+// 1 + e^-(x + rest) for x <= 104: infinite below -88.712, where 2^n is, but NaN of -Inf.  The table is twice as long as that of
+// exp_power and the polynomial one term shorter: cheaper, and with twice the error, for which e^x and GELU have no room.
 // c0 e^r for |r| <= ln(2)/64: Remez, weight e^-r: p of degree 2, with that c0, error 5.4e-8.
 template <typename... Rest>
 ONNXFUSE_INLINE FloatVector one_plus_exp_of_minus(FloatVector x, Rest... rest) {

@@ -194,7 +194,7 @@ alignas(64) constexpr float kGeluH[6][16] = {
 
 ONNXFUSE_INLINE FloatVector gelu(FloatVector x) {
   const FloatVector a = at_most(absolute(x), 14.5f);
-  const Product<FloatVector> square = product(-0.5f * a, a);
+  const DoubleFloat<FloatVector> square = product(-0.5f * a, a);
   const Power<FloatVector> z = exp_power(square.high, square.low);
   const auto interval = (__m512i)(to_bits(a + 1.0f) >> 21);
   const auto of_interval = [&](const float* table) {
@@ -215,38 +215,32 @@ static inline double gelu(double x) {
 }
 
 // 0.5 x (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3) (Hendrycks & Gimpel, 2016).
-// An error in 2 u is a relative error of the result for negative x, so 2 u = x (k1 + k3 x^2) is formed as an unevaluated
-// sum of two floats, with the error-free sums and products of Dekker, Numer. Math. 18 (1971).
+// An error in 2 u is a relative error of the result for negative x, so 2 u = x (k1 + k3 x^2) is formed as a
+// DoubleFloat, with the error-free sums and products of Dekker, Numer. Math. 18 (1971).
 constexpr long double kGelu1 = 1.5957691216057307117597842397375L;
 constexpr long double kGelu3 = 0.071354816272600253536368152380062L;
 
-template <typename F>
-struct Sum {
-  F high;
-  F low;
-};
-
 // 2 u of |x| <= 11.
 template <typename F, if_float<F> = 0>
-ONNXFUSE_INLINE Sum<F> gelu_tanh_argument(F x) {
+ONNXFUSE_INLINE DoubleFloat<F> gelu_tanh_argument(F x) {
   constexpr float k1 = static_cast<float>(kGelu1);
   constexpr float k3 = static_cast<float>(kGelu3);
   constexpr float k1_rest = static_cast<float>(kGelu1 - static_cast<long double>(k1));
   constexpr float k3_rest = static_cast<float>(kGelu3 - static_cast<long double>(k3));
-  const Product<F> square = product(x, x);
-  const Product<F> cube = product(square.high, splat<F>(k3));
+  const DoubleFloat<F> square = product(x, x);
+  const DoubleFloat<F> cube = product(square.high, splat<F>(k3));
   const F sum = cube.high + k1;
   const F from_cube = sum - k1;
   const F lost = (cube.high - from_cube) + (k1 - (sum - from_cube));
   const F rest = lost + (cube.low + madd(square.low, k3, madd(square.high, k3_rest, k1_rest)));
-  const Product<F> u = product(x, sum);
+  const DoubleFloat<F> u = product(x, sum);
   return {u.high, madd(x, rest, u.low)};
 }
 
 template <typename F, if_float<F> = 0>
 ONNXFUSE_INLINE F gelu_tanh(F x) {
   const F c = at_most(at_least(x, -11.0f), 11.0f);
-  const Sum<F> u = gelu_tanh_argument(c);
+  const DoubleFloat<F> u = gelu_tanh_argument(c);
   const Power<F> z = exp_power(at_most(at_least(u.high, -112.0f), 20.0f), u.low);
   const F y = scale(c * z.mantissa, z.exponent) / (1.0f + z.value());
   return nan_at_minus_inf(x, select(x > 11.0f, x, y));
@@ -255,7 +249,7 @@ ONNXFUSE_INLINE F gelu_tanh(F x) {
 #if defined(__AVX512F__)
 // e^(-2 u) is nothing beside 1 from x = 5.1 on, and at -11 infinite.
 ONNXFUSE_INLINE FloatVector gelu_tanh(FloatVector x) {
-  const Sum<FloatVector> u = gelu_tanh_argument(at_most(at_least(x, -11.0f), 5.2f));
+  const DoubleFloat<FloatVector> u = gelu_tanh_argument(at_most(at_least(x, -11.0f), 5.2f));
   return x / one_plus_exp_of_minus(u.high, u.low);
 }
 #endif

@@ -120,16 +120,17 @@ ONNXFUSE_INLINE FloatVector madd(FloatVector a, float b, FloatVector c) { return
 ONNXFUSE_INLINE FloatVector madd(FloatVector a, FloatVector b, float c) { return madd(a, b, splat<FloatVector>(c)); }
 ONNXFUSE_INLINE FloatVector madd(FloatVector a, float b, float c) { return madd(a, splat<FloatVector>(b), splat<FloatVector>(c)); }
 
-// a * b = high + low exactly, if nothing overflows or is denormal (Dekker 1971; Veltkamp's splitting where there is no
-// fused multiply-add).
+// The sum of two floats, of which the second is what is left beside the first.
 template <typename F>
-struct Product {
+struct DoubleFloat {
   F high;
   F low;
 };
 
+// a * b exactly, if nothing overflows or is denormal (Dekker 1971; Veltkamp's splitting where there is no fused
+// multiply-add).
 template <typename F>
-ONNXFUSE_INLINE Product<F> product(F a, F b) {
+ONNXFUSE_INLINE DoubleFloat<F> product(F a, F b) {
   const F high = a * b;
 #if defined(__FMA__) || defined(__AVX512F__) || defined(__aarch64__)
   return {high, madd(a, b, -high)};

@@ -12,7 +12,8 @@ import onnxruntime as ort
 from onnx import TensorProto
 
 import onnxfuse
-from onnxfuse.check.comparison import compare_values
+from onnxfuse.check.comparison import Comparison, compare_values
+from onnxfuse.check.float64_reference import is_within
 from onnxfuse.check.numerics import output_numbers
 from onnxfuse.run.sessions import Session, Value
 from onnxfuse.speed import Speed
@@ -30,11 +31,9 @@ LENIENCE = 10.0
 """How many times the error that onnxfuse is allowed another program may have: the order of sums is its own, and so
 are its functions; bfloat16 in place of float32 would be far outside."""
 
-
-UNSTABLE_LENIENCE = 2.0
-"""How many times the distance that ONNX Runtime's own optimizations move an output another program may move it, where
-they move it by more than ``LENIENCE`` allows: what quantizes its activations rounds them another way in each order of
-sums, and amplifies that from layer to layer."""
+OF_MOVED = 2.0
+"""How many times as far as ONNX Runtime's own optimizations another program may move an output.  What quantizes its
+activations rounds them another way in each order of sums, and amplifies that from layer to layer."""
 
 
 @dataclass
@@ -57,31 +56,26 @@ class Subject:
     chain: str = ""
     reducing: str = ""
     tolerance: float = 1.0
-    moved: dict[str, float] = field(default_factory=dict)
-    """How far ONNX Runtime's own optimizations move an output, as ``_distance`` has it."""
+    moved: dict[str, Comparison] = field(default_factory=dict)
+    """How far ONNX Runtime's own optimizations move the outputs."""
     parameters: int = 0
     printed: Speed | None = None
     """What ``optimize`` says of its result."""
 
     def difference(self, outputs: list[np.ndarray]) -> str:
-        """In one line how outputs, in the model's order, differ from ONNX Runtime's; empty if they do not."""
+        """In one line how outputs, in the model's order, differ from ONNX Runtime's; empty if they do not, or no
+        more than ``OF_MOVED`` allows."""
         if len(outputs) != len(self.expected):
             return f"{len(outputs)} outputs instead of {len(self.expected)}"
         numbers = output_numbers(onnx.load(self.model, load_external_data=False))
         for (name, expected), actual in zip(self.expected.items(), outputs, strict=True):
             comparison = compare_values(name, expected, actual.astype(expected.dtype, copy=False), numbers[name])
-            if not comparison.mismatches and comparison.excess <= LENIENCE * self.tolerance:
+            moved = self.moved.get(name)
+            if comparison.within(LENIENCE * self.tolerance):
                 continue
-            moved = UNSTABLE_LENIENCE * self.moved.get(name, 0.0)
-            if expected.shape == actual.shape and _distance(expected, actual) <= moved:
-                continue
-            return f"output {name!r}: {comparison.reason}"
+            if moved is None or not is_within(comparison, moved, OF_MOVED):
+                return f"output {name!r}: {comparison.reason}"
         return ""
-
-
-def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    """The root mean square of their difference."""
-    return float(np.sqrt(np.mean(np.square(one.astype(np.float64) - other.astype(np.float64)))))
 
 
 def make_chain(chain: Chain, size: str, folder: Path) -> Subject:
@@ -114,16 +108,21 @@ def make_model(model: StoredModel, folder: Path, tuned: bool = False, made: Path
     feeds = make_inputs(model, path)
     subject = _prepare(model.name, "models", path, feeds, folder, tuned)
     subject.tolerance = model.tolerance
-    plain = Session(path, optimized=False).run(dict(feeds))
-    subject.moved = {
-        name: _distance(expected, np.asarray(other))
-        for (name, expected), other in zip(subject.expected.items(), plain, strict=True)
-    }
+    subject.moved = _moved(path, feeds, subject.expected)
     subject.parameters = count_parameters(onnx.load(path, load_external_data=False))
     if model.environment is not None:
         subject.recipe, subject.recipes = model.recipe, str(MANIFEST.parent / "recipes")
     subject.size = ", ".join(dict.fromkeys("x".join(map(str, array.shape)) for array in feeds.values() if array.ndim))
     return subject
+
+
+def _moved(path: Path, feeds: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> dict[str, Comparison]:
+    plain = Session(path, optimized=False).run(dict(feeds))
+    numbers = output_numbers(onnx.load(path, load_external_data=False))
+    return {
+        name: compare_values(name, value, other, numbers[name])
+        for (name, value), other in zip(expected.items(), plain, strict=True)
+    }
 
 
 _WEIGHTS = {
